@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bootstrap.config import BootstrapConfig, InviteTerms, parse_duration_s
+from bootstrap.config import BootstrapConfig, InviteTerms, parse_cap_bps, parse_duration_s
 from bootstrap.server import serve
 from dht.addresses import ALL_INTERFACES, check_announce, check_dial, check_listen
 from dht.admission import LASTS_S
@@ -66,6 +66,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--members-for", default="", metavar="TIME", help=text)
     text = "promote strangers whose work was counted for so long, in 20 rounds, or never (default 24h)"
     parser.add_argument("--promote", default="24h", metavar="TIME|never", help=text)
+    text = "limit what the node sends, in megabits per second; circuits between peers have a quarter of it"
+    parser.add_argument("--upload", default="", metavar="MBPS", help=text)
+    parser.add_argument("--download", default="", metavar="MBPS", help="limit what the node takes")
     text = "serve a health page and metrics on this port of loopback"
     parser.add_argument("--health-port", type=int, default=0, metavar="PORT", help=text)
     text = "check these words, make the key, print the organiser's words, and end"
@@ -86,6 +89,8 @@ def _config(options: argparse.Namespace) -> BootstrapConfig:
         directory=options.dir, spec=spec, listen=listen or ALL_INTERFACES, announce=announce, terms=terms,
         health_port=options.health_port, member_s=member_s, founders=tuple(options.founder),
         promote_s=promote_s,
+        upload_bps=parse_cap_bps("--upload", options.upload),
+        download_bps=parse_cap_bps("--download", options.download),
         also=tuple(check_dial(address) for address in options.also),
     )  # fmt: skip
 

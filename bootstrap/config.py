@@ -14,6 +14,7 @@ from dht.errors import BadInput
 from dht.identity import Identity, public_key_of
 from dht.invite import issue
 from peer.consensus.organiser.checkpoints import ChainCheckpoint
+from peer.schema.settings import LEAST_MBPS, MOST_MBPS
 from peer.schema.spec import RunSpec
 
 SINGLE_MOST = 256
@@ -63,6 +64,10 @@ class BootstrapConfig:
     promote_s: float | None = None
     """For how long the voters must have counted a stranger's work before the node promotes it; None: never."""
 
+    upload_bps: float = 0.0
+    """Of all that the node sends, and a quarter of it of what it relays; 0: no limit."""
+    download_bps: float = 0.0
+
     def __post_init__(self) -> None:
         count = self.spec.run.founders
         for peer in self.founders:
@@ -105,3 +110,18 @@ def parse_duration_s(flag: str, text: str) -> float:
     if not 0 < seconds <= LONGEST_S:
         raise BadInput(f"{flag} is {text[:40]!r}; write a time such as 30m, 12h, 7d or 4w")
     return seconds
+
+
+def parse_cap_bps(flag: str, text: str) -> float:
+    """Megabits per second in bits per second; 0.0 for no words. Raises BadInput that names the flag."""
+    if not text:
+        return 0.0
+    try:
+        mbps = float(text)
+    except ValueError:
+        mbps = 0.0
+    if not LEAST_MBPS <= mbps <= MOST_MBPS:
+        raise BadInput(
+            f"{flag} is {text[:40]!r}; write megabits per second, between {LEAST_MBPS:g} and {MOST_MBPS:,.0f}"
+        )
+    return 1e6 * mbps

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,13 +32,23 @@ Refuse = Callable[[RejectCode, str, str], None]
 
 
 class RestartBook:
-    """What the node knows about restarts. Raises BadInput for a damaged file."""
+    """What the node knows about restarts. `holders` names the peers that have a decision which a Restart would
+    replace.
 
-    def __init__(self, directory: Path, identity: Identity, run: bytes, report: Callable[[Event], None]) -> None:
-        self._directory, self._report = directory, report
+    Raises BadInput for a file that is damaged.
+    """
+
+    def __init__(
+        self, directory: Path, identity: Identity, run: bytes, report: Callable[[Event], None],
+        holders: Callable[[Restart], Sequence[str]] = lambda _: (),
+    ) -> None:  # fmt: skip
+        self._directory, self._report, self._holders = directory, report, holders
         self._told: list[Standstill] = []
+        self._told_passed = b""
         self._keys, self._founders, self._trouble = RunKeys(identity, run), Roster(), ""
-        self.desk = RestartDesk(self._keys, self._save, _load(directory / FOLDER), wait_s=restart_desk.WAIT_S)
+        self.desk = RestartDesk(
+            self._keys, self._save, _load(directory / FOLDER), wait_s=restart_desk.WAIT_S, is_passed=self._is_passed
+        )
         _write_waiting(directory, [])  # what lies there is of an earlier life
         (directory / ORDER_FILE).unlink(missing_ok=True)
 
@@ -101,6 +111,19 @@ class RestartBook:
             return
         for about in abouts:
             self.desk.force(about)
+
+    def _is_passed(self, restart: Restart) -> bool:
+        """Told once for an anchor."""
+        holders = self._holders(restart)
+        if holders and restart.anchor != self._told_passed:
+            self._told_passed = restart.anchor
+            text = (
+                f"{', '.join(restart.electorate)} ask to go on before a round that was decided, and that "
+                f"{', '.join(holders)} still have: one of those who ask hides what it knows, or has an older disk; "
+                "nobody is let go on while the others are here, unless you say homefires restart-run"
+            )
+            self._report(AlertRaised(level="warning", code="PASSED", text=text))
+        return bool(holders)
 
     def _save(self, restart: Restart) -> None:
         folder = self._directory / FOLDER

@@ -16,7 +16,7 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
-from bootstrap.chain_follower import ChainFollower
+from bootstrap.chain_follower import LINE_BPS, ChainFollower
 from bootstrap.checkpoints import CheckpointBook
 from bootstrap.config import BootstrapConfig
 from bootstrap.founders import FounderPool, GenesisFile, look, restore
@@ -51,7 +51,7 @@ from peer.schema.events import AlertRaised, Event, PeerStarted, PeerStopped
 LOOK_S = 1.0
 """Pause between two looks at the board while founders are missing, and between two at the orders."""
 GIVES_BPS = 10**9
-"""Of the model from which a run starts; what its line carries is less."""
+"""Of the model from which a run starts, without a limit of the organiser's; what its line carries is less."""
 REPUBLISH_S = GENESIS_TTL_S / 10
 
 Report = Callable[[Event], None]
@@ -66,10 +66,13 @@ async def serve(config: BootstrapConfig, report: EventPrinter, stop: asyncio.Eve
         report.run, report.peer = config.run.hex()[:16], identity.peer_id
         file = GenesisFile(config.directory / "genesis", identity, config.run)
         orders = OrdersFile(config.directory, config.run, identity.peer_id, report)
-        restarts = RestartBook(config.directory, identity, config.run, report)
+        follower = ChainFollower(
+            config.directory, RunKeys(identity, config.run), config.spec.run.rounds, report,
+            line_bps=config.upload_bps or LINE_BPS,
+        )  # fmt: skip
+        restarts = RestartBook(config.directory, identity, config.run, report, follower.holders)
         roster = RosterFile(config.directory, identity, config.run, report)
         signed = CheckpointBook(config.directory, identity, config.run, config.spec.round.snapshot_rounds)
-        follower = ChainFollower(config.directory, RunKeys(identity, config.run), config.spec.run.rounds)
         promoter = Promoter(config.directory, config.promote_s, report)
         book = AdmissionBook(config.directory, identity, config.run, config.member_s) if config.terms.admits else None
         health = Health(config.spec.run.name, config.directory, config.spec.run.founders, time.time())
@@ -130,9 +133,9 @@ async def _giving_start(config: BootstrapConfig, node: Node) -> AsyncIterator[No
     from peer.network.sync.blob_server import BlobServer
     from peer.node.store import start_blob
 
-    digest = config.spec.start.digest
+    digest, gives_bps = config.spec.start.digest, round(config.upload_bps) or GIVES_BPS
     manifest = start_blob.read_manifest(digest)
-    with ThreadPoolExecutor(1) as executor, closing(BlobServer(config.directory, executor, GIVES_BPS)) as donor:
+    with ThreadPoolExecutor(1) as executor, closing(BlobServer(config.directory, executor, gives_bps)) as donor:
         donor.keep(start_blob.folder_of(digest) / start_blob.VECTORS, manifest)
         donor.listen(node)
         yield
@@ -279,7 +282,7 @@ async def _stay(
         restarts.know(founders, newest)
         restarts.look()
         await promoter.look(node, await _followed(follower, node, file.genesis, around), newest.known)
-        signed.look(follower.head)
+        signed.look(follower.settled)
         if time.monotonic() >= due_at:
             record = file.record(time.time() + GENESIS_TTL_S)
             assert record is not None
@@ -313,6 +316,8 @@ def _network(config: BootstrapConfig, listen: tuple[str, ...]) -> NetworkConfig:
         listen=listen,
         announce=config.announce,
         public=not are_loopback(listen),
+        upload_bps=config.upload_bps,
+        download_bps=config.download_bps,
         limits=StreamLimits(incoming_streams=0),  # it takes no part in rounds: frames would only fill its memory
     )
 

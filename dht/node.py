@@ -167,11 +167,13 @@ class Node:
         self._relayed = relayed
 
     def rank_by(self, rank: Callable[[str], Rank], look: Callable[[Record], None] = lambda record: None) -> None:
-        """From now on give places on the board, and circuits, by this rank of a peer id; until then all peers are
-        strangers. `look` is shown records of strangers, which may show that the organiser has admitted them."""
+        """From now on give places on the board, circuits, answers and streams by this rank of a peer id; until then
+        all peers are strangers. `look` is shown records of strangers, which may show that the organiser has admitted
+        them."""
         assert isinstance(self.board, DhtBoard)
         self.board.places.rank, self.board.places.look = rank, look
-        self._relay.is_member = lambda peer: rank(peer) is not Rank.STRANGER
+        self._relay.is_member = self._questions.is_known = lambda peer: rank(peer) is not Rank.STRANGER
+        self._links.prefer(self._questions.is_known)
 
     def relay_for(self, serves: Serves) -> None:
         """From now on relay for these peers; until then for none."""

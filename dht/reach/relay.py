@@ -55,7 +55,8 @@ class RelayLimits:
     """Then the two connect again, perhaps without the relay by then, through a hole in their routers."""
     handshake_s: float = 10.0
     askers: int = 256
-    """How many peers may be sending a request at a time."""
+    """How many peers may be sending a request at a time: each as many as it may have circuits; at most half of them
+    strangers."""
 
 
 def nobody(peer: str) -> bool:
@@ -80,7 +81,10 @@ class Relay:
         self.limits = limits or RelayLimits()
         self._slots: dict[str, float] = {}
         """The peers that hold a slot, and until when (`time.monotonic`)."""
-        self._asking = 0
+        self._asking: Counter[str] = Counter()
+        """How many streams each peer has open on which it has not sent its request."""
+        self._strangers = 0
+        """How many of them are of strangers."""
         self._ends: Counter[str] = Counter()
         """How many circuits each peer has open, at either end."""
 
@@ -97,13 +101,13 @@ class Relay:
         await self._daemon.handle(HOP, self._answer)
 
     async def _answer(self, asker: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._asking >= self.limits.askers:
+        if self._is_busy(asker):
             # Without a word: closing a stream that holds unread bytes takes the answer along.
-            log.info("hung up on %s: %d are asking already", asker, self._asking)
+            log.info("hung up on %s: %d are asking already", asker, self._asking.total())
             return
         with suppress(EOFError, TimeoutError, OSError):
             try:
-                wish = await self._hear(reader)
+                wish = await self._hear(asker, reader)
             except Malformed:
                 await _refuse(writer, MALFORMED_MESSAGE)
                 return
@@ -116,14 +120,26 @@ class Relay:
             else:
                 await _refuse(writer, MALFORMED_MESSAGE)
 
-    async def _hear(self, reader: asyncio.StreamReader) -> Any:
-        """A request. Raises Malformed, EOFError, TimeoutError, OSError."""
-        self._asking += 1
+    def _is_busy(self, asker: str) -> bool:
+        """Whether there is no room to hear a request: a silent peer holds its room for `handshake_s`."""
+        limits = self.limits
+        if self._asking.total() >= limits.askers:
+            return True
+        if self.is_member(asker):
+            return self._asking[asker] >= limits.circuits_per_peer
+        return self._asking[asker] >= limits.circuits_per_stranger or 2 * self._strangers >= limits.askers
+
+    async def _hear(self, asker: str, reader: asyncio.StreamReader) -> Any:
+        """Read a request. Raises Malformed, EOFError, TimeoutError, OSError."""
+        is_stranger = not self.is_member(asker)
+        self._asking[asker] += 1
+        self._strangers += is_stranger
         try:
             async with asyncio.timeout(self.limits.handshake_s):
                 return await read_message(reader, Hop)
         finally:
-            self._asking -= 1
+            self._asking -= Counter((asker,))
+            self._strangers -= is_stranger
 
     async def _give_slot(self, asker: str, writer: asyncio.StreamWriter) -> None:
         now = time.monotonic()

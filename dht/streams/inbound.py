@@ -1,14 +1,15 @@
 """Incoming streams of a node: one per lane and sender, and a limit on all of them.
 
 Peer ids cost nothing, so an attacker could open streams under many of them to keep others out. When there is no room,
-a stream on which nothing was ever said is closed, the oldest first; otherwise the one that was silent longest. A peer
-whose stream was closed opens another one with its next frame.
+a stream on which nothing was ever said is closed, the oldest first; otherwise the one that was silent longest: of
+strangers while there are any. A peer whose stream was closed opens another one with its next frame.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from dht.streams.shaper import Lane
 
@@ -23,6 +24,8 @@ class InboundStreams:
 
     def __init__(self, most: int) -> None:
         self._most = most
+        self.is_known: Callable[[str], bool] = lambda peer: False
+        """Who is no stranger."""
         self._silent: dict[Door, asyncio.Task[None]] = {}
         """Streams on which nothing has come yet; the oldest first."""
         self._heard: dict[Door, asyncio.Task[None]] = {}
@@ -67,7 +70,8 @@ class InboundStreams:
             task.cancel()
 
     def _give_way(self) -> None:
-        door = next(iter(self._silent or self._heard))
+        strange = (door for door in (*self._silent, *self._heard) if not self.is_known(door[1]))
+        door = next(strange, None) or next(iter(self._silent or self._heard))
         log.warning("cut off %s: %d streams are open", door[1], len(self))
         task = self._pop(door)
         if task is not None:

@@ -209,6 +209,10 @@ class Libp2pStreams:
         finally:
             self._at_door -= 1
 
+    def prefer(self, is_known: Callable[[str], bool]) -> None:
+        """From now on strangers make room for those who are known."""
+        self._incoming.is_known = is_known
+
     def cut(self, sender: str) -> None:
         """End the streams of a peer that may not come in any more."""
         self._incoming.cut(sender)

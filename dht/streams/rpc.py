@@ -23,6 +23,8 @@ Handler = Callable[[], bytes | None]
 log = logging.getLogger(__name__)
 
 MAX_ANSWERS = 64
+"""At a time to those who are known, and as many to strangers: names cost nothing, and who asks slowly, or takes its
+answer slowly, holds one of them for `progress_timeout_s`."""
 MAX_ANSWERS_EACH = 16
 _MAX_NAME_BYTES = 64
 MAX_REQUEST_BYTES = 1 << 15
@@ -39,8 +41,12 @@ class Rpc:
         self.protocol = protocol
         self.open_names: Container[str] | None = None
         """The names for which peers that are not let in may ask; None: all peers are let in."""
+        self.is_known: Callable[[str], bool] = lambda peer: False
+        """Whether a peer is no stranger."""
         self.answering: Counter[str] = Counter()
         """Open requests, by asker."""
+        self._open = {True: 0, False: 0}
+        """Open requests, by whether their asker was known when they came."""
         self._daemon, self._links, self._limits = daemon, links, limits
         self._providers: dict[str, Answer] = {}
 
@@ -117,15 +123,18 @@ class Rpc:
         await self._daemon.handle(self.protocol, self.answer_stream)
 
     async def answer_stream(self, peer_id: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self.answering[peer_id] >= MAX_ANSWERS_EACH or self.answering.total() >= MAX_ANSWERS:
+        is_known = self.is_known(peer_id)
+        if self.answering[peer_id] >= MAX_ANSWERS_EACH or self._open[is_known] >= MAX_ANSWERS:
             log.info("refused a question of %s: too many at once", peer_id)
             return
         self.answering[peer_id] += 1
+        self._open[is_known] += 1
         try:
             with suppress(EOFError, TimeoutError, OSError):
                 await self._answer_one(peer_id, reader, writer)
         finally:
             self.answering -= Counter([peer_id])  # which forgets who has none any more
+            self._open[is_known] -= 1
 
     async def _answer_one(self, peer_id: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         limit_s = self._limits.progress_timeout_s

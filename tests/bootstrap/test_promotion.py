@@ -88,7 +88,7 @@ class Days:
         self.start()
 
     def start(self) -> None:
-        self.follower = ChainFollower(self.folder, RunKeys(ORGANISER, RUN), 0)
+        self.follower = ChainFollower(self.folder, RunKeys(ORGANISER, RUN), 0, self.events.append)
         self._promoter = Promoter(self.folder, self.after_s, self.events.append, lambda: self.now)
 
     async def hours(self, count: int, strangers: tuple[str, ...], author: Identity = FOUNDER, first: int = 1) -> None:

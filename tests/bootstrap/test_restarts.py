@@ -32,7 +32,8 @@ class Node:
     def __init__(self, folder: Path) -> None:
         self.events: list[Event] = []
         self.refused: list[tuple[RejectCode, str, str]] = []
-        self.book = RestartBook(folder, ORGANISER, RUN, self.events.append)
+        self.holders: list[str] = []
+        self.book = RestartBook(folder, ORGANISER, RUN, self.events.append, lambda restart: self.holders)
         self.book.know(THREE, Roster(0, THREE))
 
     def shown(self, peer: Identity, request: bytes) -> bytes | None:
@@ -134,3 +135,25 @@ def test_an_order_of_an_earlier_life_counts_no_more_and_a_damaged_one_is_told(tm
     node.book.look()
     assert "damaged" in node.told("RECORD")[0]
     assert not (tmp_path / ORDER_FILE).exists()
+
+
+def test_nobody_goes_on_before_what_others_here_have_decided_unless_a_person_says_so(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.holders = ["somebody"]
+    for _ in range(2):
+        assert [node.shown(peer, stuck(peer)) for peer in PEERS] == [b"", b"", b""]
+    (text,) = node.told("PASSED")
+    assert "somebody still have" in text
+    node.holders = []
+    assert node.shown(PEERS[0], stuck(PEERS[0])), "who could give what was decided is away"
+
+    other = tmp_path / "other"
+    other.mkdir()
+    node = Node(other)
+    node.holders = ["somebody"]
+    for peer in PEERS:
+        node.shown(peer, stuck(peer))
+    node.book.look()
+    (other / ORDER_FILE).write_text(json.dumps(list(read_waiting(other).abouts)))
+    node.book.look()
+    assert node.shown(PEERS[0], stuck(PEERS[0]))

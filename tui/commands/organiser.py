@@ -52,6 +52,11 @@ class NodeOptions:
     ] = ()
     members_for: Annotated[str, Option("how long an admission lasts before it is renewed (default 30d)", "TIME")] = ""
     promote: Annotated[str, Option("promote strangers after this time and 20 rounds (default 24h)", "TIME|never")] = ""
+    upload: Annotated[str, Option("limit the node's upload, in megabits per second (default: no limit)", "MBPS")] = ""
+    """Of what the node sends; what it relays for others has a quarter of that."""
+    download: Annotated[
+        str, Option("limit the node's download, in megabits per second (default: no limit)", "MBPS")
+    ] = ""
     health_port: Annotated[int, Option("serve a status page and metrics on this port of loopback", "PORT")] = 0
     invite: InviteOptions = field(default_factory=InviteOptions)
 

@@ -53,14 +53,17 @@ class _Came:
 
 class RestartDesk:
     """Collects `Stuck`s and signs Restarts, one for an anchor, electorate and number. A voter counts for one
-    agreement. `save` must have a Restart on disk when it returns; `signed` are those that earlier lives saved."""
+    agreement. `save` must have a Restart on disk when it returns; `signed` are those that earlier lives saved. A
+    Restart is not signed while it `is_passed`, that is, while peers are here that have decided what follows its
+    anchor, unless a person orders it."""
 
     def __init__(
-        self, keys: Keys, save: Callable[[Restart], None], signed: Iterable[Restart] = (), *, wait_s: float = WAIT_S
-    ) -> None:
+        self, keys: Keys, save: Callable[[Restart], None], signed: Iterable[Restart] = (), *, wait_s: float = WAIT_S,
+        is_passed: Callable[[Restart], bool] = lambda _: False,
+    ) -> None:  # fmt: skip
         self.roster = Roster()
         """The newest list; an agreement is judged by the one that its own chain has."""
-        self._keys, self._save, self._wait_s = keys, save, wait_s
+        self._keys, self._save, self._wait_s, self._is_passed = keys, save, wait_s, is_passed
         self._signed = {restart.stuck[0].about: restart for restart in signed}
         self._came: dict[str, _Came] = {}
         """By voter; the one heard longest ago comes first."""
@@ -94,7 +97,7 @@ class RestartDesk:
         """Let the voters that have come go on although they are too few, since a person says so. None if only peers
         in quarantine have come."""
         left = sorted(set(self._stuck_in(about)) - set(self.roster.out))
-        return self._sign(about, left, forced=True) if left else None
+        return self._sign(self._restart_of(about, left, forced=True)) if left else None
 
     def _note(self, stuck: Stuck, roster: Roster, now: float) -> None:
         before = self._came.pop(stuck.voter, None)
@@ -120,9 +123,9 @@ class RestartDesk:
         if not all(may_restart(voters, known, left) for known in lists):
             return None
         waits_s = self._patience_s(came[left[0]].stuck.number, len(left) == len(set(trusted) - out))
-        if now - min(came[peer].since for peer in left) < waits_s:
+        if now - min(came[peer].since for peer in left) < waits_s or self._is_passed(self._restart_of(about, left)):
             return None
-        return self._sign(about, left, forced=False)
+        return self._sign(self._restart_of(about, left))
 
     def _patience_s(self, number: int, all_came: bool) -> float:
         """Where a Restart did not help, the next one waits longer: otherwise a liar among the few that are left
@@ -131,16 +134,19 @@ class RestartDesk:
         again_s = self._wait_s * 2 ** min(number - 2, DOUBLINGS) if number > 1 else 0.0
         return again_s if all_came else max(self._wait_s, again_s)
 
-    def _sign(self, about: bytes, left: list[str], *, forced: bool) -> Restart:
+    def _restart_of(self, about: bytes, left: list[str], *, forced: bool = False) -> Restart:
+        """Not signed yet."""
         came = self._stuck_in(about)
         first = came[left[0]].stuck
-        stuck = tuple(came[peer].stuck for peer in left)
-        restart = Restart(first.anchor, first.number, stuck, forced).signed(self._keys)
-        self._save(restart)
-        self._signed[about] = restart
-        for voter in came:
+        return Restart(first.anchor, first.number, tuple(came[peer].stuck for peer in left), forced)
+
+    def _sign(self, restart: Restart) -> Restart:
+        about, signed = restart.stuck[0].about, restart.signed(self._keys)
+        self._save(signed)
+        self._signed[about] = signed
+        for voter in self._stuck_in(about):
             del self._came[voter]
-        return restart
+        return signed
 
 
 def packed_question(stuck: Stuck | None, roster: Roster) -> bytes:

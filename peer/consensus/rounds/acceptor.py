@@ -7,13 +7,14 @@ chain names.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
 from peer.consensus.protocol import validation
-from peer.consensus.protocol.block import MAX_SKIPPED, Block, Update, Vote
+from peer.consensus.protocol.block import MAX_SKIPPED, Block, ContributionHeader, Update, Vote
 from peer.consensus.protocol.head import ChainEntry
+from peer.consensus.protocol.membership import trusted
 from peer.consensus.protocol.messages import BallotId, Nack, Prepare, Promise, Propose, RosterSaid, VoteCast
 from peer.consensus.protocol.refusals import MEANS, PLACE, STATE, TABLES, TIME, VOTES
 from peer.consensus.rounds import coordinator, misconduct, restart, soundness, timeouts
@@ -331,10 +332,15 @@ def on_vote(turn: Transition, sender: str, message: VoteCast) -> None:
         return
     kept = _without_oldest(known, vote.voter, state)
     kept = {**kept, key: {**kept.get(key, {}), vote.voter: vote}}
-    if vote.update in state.proposals and vote.ballot == state.acceptor.promised:
+    # Its coordinator has said all with its proposal, and guests are names that cost nothing: each vote that moves a
+    # ballot makes the others wait for one patience more.
+    moves = vote.voter in state.electorate and vote.voter != turn.owner(vote.ballot)
+    if moves and vote.update in state.proposals and vote.ballot == state.acceptor.promised:
         turn.ballot_moved()
     if not vote.phase:
         turn.set(checks=kept)
+        if vote.voter in state.mute and update is not None:
+            _hear_again(turn, key, [header for header in update.members if header.peer == vote.voter])
         if update is None and vote.ballot == state.acceptor.promised and (state.unseen or (-1,))[0] < vote.ballot:
             turn.set(unseen=key)
             fetch_unseen(turn)
@@ -372,23 +378,39 @@ def _checked(turn: Transition) -> Proposal | None:
 
 
 def prepare_if_checked(turn: Transition) -> None:
-    """Vote in phase 1 once all contributors have checked the update, or had time to object."""
+    """Vote in phase 1 once all contributors have checked the update, or had time to object. Newcomers are waited for
+    once, then not before they have checked an update in time: names cost nothing."""
     state, proposal, key = turn.state, _checked(turn), turn.state.acceptor.checked
     if proposal is None or key is None or turn.me in state.prepared.get(key, {}):
         return
-    said = state.checks.get(key, {})
+    not_awaited = {*state.checks.get(key, {}), *state.mute}
     silent = [
         header for header in proposal.update.members
-        if header.root and header.peer not in said and not timeouts.is_gone(state, header.peer, turn.now)
+        if header.root and header.peer not in not_awaited and not timeouts.is_gone(state, header.peer, turn.now)
     ]  # fmt: skip
-    # What a lead says goes to its homes and back before.
-    hops = 3 if any(header.delegates for header in silent) else 1
-    if silent and turn.now < state.checked_at + hops * timeouts.at(state, key[0]).ack_s:
+    if silent and turn.now < _objected_until(turn, key, silent):
         return
+    believed = trusted(state.head)
+    mute = (header.peer for header in silent if header.peer not in believed)
+    turn.set(mute=(*state.mute, *mute)[-timeouts.SILENT_MOST :])
     if not proposal.certificate and soundness.is_objected_to(turn, proposal.update):
         return
     if proposal.certificate or not any(state.faults.get(mean) for mean in soundness.means_of(proposal.update)):
         _cast(turn, proposal, phase=1)
+
+
+def _objected_until(turn: Transition, key: tuple[int, bytes], headers: Sequence[ContributionHeader]) -> float:
+    """Until when these have time to check what I have checked."""
+    # What a lead says goes to its homes and back before.
+    hops = 3 if any(header.delegates for header in headers) else 1
+    return turn.state.checked_at + hops * timeouts.at(turn.state, key[0]).ack_s
+
+
+def _hear_again(turn: Transition, key: tuple[int, bytes], headers: Sequence[ContributionHeader]) -> None:
+    """Who gave this has checked a proposal in time: the next one waits for it."""
+    if turn.state.acceptor.checked != key or turn.now < _objected_until(turn, key, headers):
+        names = [header.peer for header in headers]
+        turn.set(mute=tuple(peer for peer in turn.state.mute if peer not in names))
 
 
 def _accept_if_prepared(turn: Transition) -> None:

@@ -141,9 +141,10 @@ def _resync_if_lost(turn: Transition) -> None:
 
 
 def _bounded(turn: Transition, heard: dict[str, tuple[Heartbeat, float]]) -> dict[str, tuple[Heartbeat, float]]:
-    """At most MAX_HEARD peers: ids cost nothing, so the stranger that was heard longest ago makes room."""
+    """At most MAX_HEARD peers: ids cost nothing, so the peer that was heard longest ago makes room, first among those
+    that the chain does not name, then among those that have no vote."""
     if len(heard) > MAX_HEARD:
-        strangers = set(heard).difference(turn.state.head.electorate)
+        strangers = set(heard).difference(turn.state.named) or set(heard).difference(turn.state.head.electorate)
         del heard[min(strangers, key=lambda peer: (heard[peer][1], peer))]
     return heard
 
@@ -229,9 +230,12 @@ def on_get(turn: Transition, sender: str, anchors: tuple[bytes, ...]) -> None:
 
 
 def _tell(turn: Transition, sender: str, anchor: bytes, *, got_on: bool) -> None:
-    """Answer at once a peer that has advanced since the last answer, others once in ASK_EVERY_S."""
+    """Answer at once a peer that has advanced since the last answer, others once in ASK_EVERY_S; of peers that the
+    chain does not name, at most MAX_HEARD."""
     lately = _lately(turn, turn.state.told)
-    if (sender in lately and not got_on) or len({*lately, sender}) > MAX_HEARD:
+    if sender in lately and not got_on:
+        return
+    if not turn.state.has_a_part(sender) and len({*lately, sender}.difference(turn.state.named)) > MAX_HEARD:
         return
     turn.set(told={**lately, sender: (anchor, turn.now)})
     if anchor == turn.state.head.anchor:

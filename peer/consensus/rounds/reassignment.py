@@ -5,6 +5,7 @@ The coordinator names the new reducer in `Reassign`; every member sends its byte
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -23,6 +24,8 @@ ORDERS_MOST = 2
 """Of one ballot: for means that do not come, and for false ones. No more are obeyed, so nobody can be kept sending."""
 ROOM_BYTES = 16 << 20
 """What a member keeps for repairs, or two contributions if that is more."""
+Early = tuple[tuple[str, PartData | MeanData], ...]
+"""What came before its START or REDO, and of whom."""
 
 
 # ---- in either attempt ----
@@ -83,7 +86,10 @@ def missing_weight(
 
 def keep_early(turn: Transition, sender: str, message: PartData | MeanData) -> None:
     """Streams of different peers are not ordered among each other: a part may arrive before its Start or its Reassign.
-    What is kept is bounded by the bytes of two contributions, whoever sends it."""
+
+    What is kept is bounded by the bytes of two contributions, whoever sends it. So that no peer can use up all of it,
+    peers that the chain does not name make room first, then the peer that takes up most of it.
+    """
     state, sizes = turn.state, turn.part_bytes if isinstance(message, PartData) else turn.mean_bytes
     known = sender in state.electorate or sender in state.heard or sender in _delegates_lately(turn)
     row_bytes = 0 if isinstance(message, PartData) else turn.rules.row_bytes * message.contributors.bit_count()
@@ -92,8 +98,17 @@ def keep_early(turn: Transition, sender: str, message: PartData | MeanData) -> N
         known = fits = any(sender == peer for *_, peer in state.delegates) and message.part < len(sizes)
     if not known or not fits or not 0 <= message.place.ballot - state.acceptor.promised <= MAX_SKIPPED:
         return
-    if len(state.early) < 2 * len(sizes) and (sender, message) not in state.early:
-        turn.set(early=(*state.early, (sender, message)))
+    if (sender, message) not in state.early:
+        early = (*state.early, (sender, message))
+        turn.set(early=early if len(early) <= 2 * len(sizes) else _without_one(turn, early))
+
+
+def _without_one(turn: Transition, early: Early) -> Early:
+    """Less the last of a sender that others are kept before."""
+    counts, named = Counter(peer for peer, _ in early), turn.state.named
+    last = max(counts, key=lambda peer: (peer not in named, counts[peer]))
+    place = max(index for index, (peer, _) in enumerate(early) if peer == last)
+    return early[:place] + early[place + 1 :]
 
 
 def _delegates_lately(turn: Transition) -> frozenset[str]:

@@ -362,6 +362,8 @@ class State:
     """The exchange of the last committed round: evidence may come late."""
     silent: tuple[str, ...] = ()
     """Newcomers that did not answer, or did not give what they had pledged, when I last waited for them."""
+    mute: tuple[str, ...] = ()
+    """Those that had not checked a proposal by then."""
     seen_lying: Mapping[str, Misconduct] = field(default_factory=dict)
     """Peers that I have caught lying since this process began."""
     early: tuple[tuple[str, PartData | MeanData], ...] = ()
@@ -452,15 +454,19 @@ class State:
         return self.last if self.blocks and self.last is not None else self.head
 
     def has_a_part(self, peer: str) -> bool:
-        """Whether the chain, or the present round, names a peer: it votes or has voted, is a member or a home of one,
-        or its work was counted."""
+        """Whether the chain, or the present round, names a peer."""
+        return peer in self.head.electorate or peer in self.named
+
+    @property
+    def named(self) -> frozenset[str]:
+        """The peers that vote or have voted, are a member or a home of one, or whose work was counted."""
         head = self.head
-        if peer in head.electorate or peer in head.members or peer in self.voters:
-            return True
         headers = [*self.trail[-1].block.update.members] if self.trail else []
         headers += self.exchange.members if self.exchange is not None else ()
-        named = {header.peer for header in headers} | {tenure.peer for tenure in head.tenures}
-        return peer in named or any(peer == home for header in headers for _, _, home in header.delegates)
+        homes = (home for header in headers for _, _, home in header.delegates)
+        members = (header.peer for header in headers)
+        earning = (tenure.peer for tenure in head.tenures)
+        return self.voters.union(head.electorate, head.members, members, earning, homes)
 
     def updates(self) -> Iterator[Update]:
         """All updates that are known here: proposed, decided, waiting, and the newest of my chain."""

@@ -41,7 +41,8 @@ COPIES_DIFFER_S = 2 * MOST_S
 """The clocks of two machines are no further apart: who says something with the key of this peer so long after it began
 is no process that ended before."""
 DIALS = 4
-"""At a time."""
+"""At a time, of voters and of others: a dial of an address that swallows all takes five seconds, and each name has
+four."""
 STRANGE_DIALS = 16
 """Of peers without a vote that have never answered: so many at once, and STRANGE_DIALS_PER_S in the long run. Anybody
 may put names on the board, and each name has four addresses."""
@@ -63,7 +64,7 @@ class PeerDiscovery:
         self._node, self._notices, self._driver, self._hear_speeds = node, notices, driver, hear_speeds
         self._met: dict[str, tuple[float, tuple[str, ...]]] = {}
         """When each peer was last dialled, and where."""
-        self._dials = asyncio.Semaphore(DIALS)
+        self._voters_dials, self._other_dials = asyncio.Semaphore(DIALS), asyncio.Semaphore(DIALS)
         self._strange_dials = TokenBucket(STRANGE_DIALS_PER_S, STRANGE_DIALS, time.monotonic())
         self._answered: set[str] = set()
 
@@ -118,8 +119,12 @@ class PeerDiscovery:
         return now - met_at > MEET_AGAIN_S and (addresses != where or now - heard_at > MEET_AGAIN_S)
 
     def _may_dial(self, peer: str) -> bool:
-        state, now = self._driver.state, time.monotonic()
-        if peer in state.electorate or peer in self._answered:
+        now = time.monotonic()
+        if peer in self._driver.state.electorate:
+            return True
+        if self._other_dials.locked():
+            return False  # at the next look: else more would wait each time than can be dialled
+        if peer in self._answered:
             return True
         if self._strange_dials.wait_s(1, now) > 0:
             return False
@@ -127,7 +132,8 @@ class PeerDiscovery:
         return True
 
     async def _meet(self, peer: str, addresses: tuple[str, ...]) -> None:
-        async with self._dials:
+        is_voter = peer in self._driver.state.electorate
+        async with self._voters_dials if is_voter else self._other_dials:
             if await self._node.meet(peer, addresses):
                 self._answered.add(peer)
 

@@ -100,15 +100,12 @@ class Follower:
         furthest = max(ways, key=lambda peer: ways[peer].head.round)
         first = ways[furthest]
         heads = {way.head.anchor: way.head for way in ways.values() if way.start == first.start}
+        rounds = {head.round for head in heads.values()} - {first.head.round}
+        # At once: who is furthest may take all of its time for each.
+        shown = await asyncio.gather(*(self.follow(furthest, first.start, round) for round in sorted(rounds)))
+        same = {way.head.round: way.head.anchor for way in (first, *shown) if way is not None}
         for head in heads.values():
-            if head.round == first.head.round:
-                same = first
-            else:
-                shown = await self.follow(furthest, first.start, head.round)
-                if shown is None:
-                    continue
-                same = shown
-            if same.head.anchor != head.anchor:
+            if same.get(head.round, head.anchor) != head.anchor:
                 raise TwoWays(f"two chains are certified, and part before round {head.round}")
 
 

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -40,6 +40,8 @@ LOOK_TRIES = 3
 LOOK_S = 5.0
 LOOK_AGAIN_S = 1.0
 TRY_AGAIN_S = 3.0
+NEWER_S = 5.0
+"""So long newer snapshots are waited for, once the way to one is here."""
 OLD_S = 3600.0
 """Of a snapshot after which nothing was decided for so long people are told."""
 RESYNC = "RESYNC"
@@ -168,7 +170,7 @@ class SnapshotSync:
                 item for item in offered({peer: standings[peer] for peer in donors}, self._needed)
                 if item.offer.round > self._starts(disk)[-1].round and item.offer.manifest not in self._refused
             ]  # fmt: skip
-            ways = await asyncio.gather(*(self._way_to(disk, standings, item) for item in candidates))
+            ways = await first_in_order([self._way_to(disk, standings, item) for item in candidates], NEWER_S)
             for item, way in zip(candidates, ways, strict=True):
                 if way is not None:
                     return CertifiedChoice(offer=item.offer, donors=item.donors, spans=item.spans, way=way)
@@ -181,20 +183,14 @@ class SnapshotSync:
         """The way to the block after this snapshot, from any of its donors that shows it: the others may lie, or be
         slow."""
         heads, end = self._starts(disk), item.offer.round + 1
-        asked = [
-            asyncio.create_task(self._follower.follow(peer, start_for(standings[peer].shared, heads), end))
-            for peer in item.donors
-        ]
-        try:
-            for answer in asyncio.as_completed(asked):
-                way = await answer
-                if way is not None and way.blocks[-1].update.parent == item.offer.anchor and may_leave(heads[-1], way):
-                    return way
-        finally:
-            for task in asked:
-                task.cancel()
-            await asyncio.gather(*asked, return_exceptions=True)
-        return None
+
+        async def shown(peer: str) -> CertifiedWay | None:
+            way = await self._follower.follow(peer, start_for(standings[peer].shared, heads), end)
+            is_right = way is not None and way.blocks[-1].update.parent == item.offer.anchor
+            return way if way is not None and is_right and may_leave(heads[-1], way) else None
+
+        ways = await first_in_order(map(shown, item.donors), 0.0)
+        return next(filter(None, ways), None)
 
     def _starts(self, disk: ChainStore) -> tuple[ChainHead, ...]:
         """The heads from which certificates are followed: those on this disk, or one that the organiser signed and
@@ -280,6 +276,26 @@ class CertifiedChoice(SnapshotChoice):
     """A snapshot, and the way to the block after it."""
 
     way: CertifiedWay
+
+
+async def first_in_order(
+    answers: Iterable[Coroutine[None, None, CertifiedWay | None]], earlier_s: float
+) -> list[CertifiedWay | None]:
+    """Their results as soon as one is not None and those before it are here, too, or `earlier_s` have passed; None for
+    who was not waited for."""
+    tasks = [asyncio.create_task(answer) for answer in answers]
+    try:
+        for answer in asyncio.as_completed(tasks):
+            if await answer is not None:
+                break
+        first = next((place for place, task in enumerate(tasks) if task.done() and task.result() is not None), 0)
+        if first:
+            await asyncio.wait(tasks[:first], timeout=earlier_s)
+        return [task.result() if task.done() else None for task in tasks]
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def kept_way(disk: ChainStore, way: CertifiedWay) -> KeptWay:

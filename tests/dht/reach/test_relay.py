@@ -153,6 +153,23 @@ def test_strangers_leave_members_half_of_all_slots_and_yield_theirs() -> None:
     assert list(made._slots) == ["s2", "a", "b", "c"]
 
 
+async def test_who_says_nothing_keeps_no_member_from_asking() -> None:
+    """Whether one peer opens many streams, or many do."""
+    made = relay("a", "b", askers=8, circuits_per_peer=3)
+    silent = []
+    for asker in ("s1",) * 9 + ("s2", "s3", "s4", "b", "b", "b", "b", "b"):
+        if not made._is_busy(asker):
+            silent.append(asyncio.create_task(made._hear(asker, asyncio.StreamReader())))
+            await asyncio.sleep(0)
+    assert made._asking == {"s1": 2, "s2": 1, "s3": 1, "b": 3}
+    assert not made._is_busy("a")
+    for task in silent:
+        task.cancel()
+    await asyncio.gather(*silent, return_exceptions=True)
+    assert not made._asking
+    assert not made._is_busy("s4")
+
+
 async def test_circuits_have_a_quarter_of_the_cap_and_members_go_first() -> None:
     """By bytes that may leave, as a shaper counts them."""
     made = relay("a", "b")

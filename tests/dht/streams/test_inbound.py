@@ -61,6 +61,21 @@ async def test_else_the_one_that_was_silent_longest(streams: Streams) -> None:
     assert await streams.cut() == {"b"}
 
 
+async def test_strangers_that_talk_all_the_time_make_room_first(streams: Streams) -> None:
+    """A voter says little between two rounds."""
+    streams.incoming.is_known = lambda peer: peer in ("a", "c")
+    streams.open("a", "b", "c")
+    for sender in "ab":
+        streams.incoming.heard(door(sender))
+    streams.open("d")
+    assert await streams.cut() == {"b"}
+    streams.open("e")
+    assert await streams.cut() == {"b", "d"}
+    streams.incoming.is_known = lambda peer: True
+    streams.open("f")
+    assert await streams.cut() == {"b", "c", "d"}
+
+
 async def test_a_new_stream_of_the_same_sender_replaces_its_last_and_nobody_else(streams: Streams) -> None:
     streams.open("a", "b", "c")
     before = streams.tasks[door("b")]

@@ -410,12 +410,14 @@ async def asking(timeout_s: float, slowest_bytes_per_s: float) -> AsyncIterator[
         await asyncio.wait([asked])
 
 
-async def test_one_asker_leaves_room_for_the_others() -> None:
-    """Mallory opens as many streams as may be open at once, and says nothing on them."""
+@pytest.mark.parametrize(("askers", "open_most"), [(1, MAX_ANSWERS_EACH), (MAX_ANSWERS + 1, MAX_ANSWERS)])
+async def test_one_asker_leaves_room_for_the_others_and_strangers_for_who_is_known(askers: int, open_most: int) -> None:
+    """Mallory, under one name or under many, opens as many streams as it can, and says nothing on them."""
     daemon: Any = Sockets()
     streams = Libp2pStreams(daemon, "/test", asyncio.create_task, LIMITS)
     questions = Rpc(daemon, streams, "/ask", LIMITS)
     questions.serve("name", lambda: b"value")
+    questions.is_known = lambda peer: peer == "alice"
     near_ends = []
 
     async def open_stream(peer: str) -> tuple[asyncio.Task[None], asyncio.StreamReader, asyncio.StreamWriter]:
@@ -426,10 +428,10 @@ async def test_one_asker_leaves_room_for_the_others() -> None:
         return answering, *await asyncio.open_connection(sock=far)
 
     async with asyncio.timeout(HANG_S):
-        opened = [await open_stream("mallory") for _ in range(MAX_ANSWERS)]
+        opened = [await open_stream(f"mallory{number % askers}") for number in range(MAX_ANSWERS + 1)]
         silent = [task for task, _, _ in opened]
         await asyncio.wait(silent, return_when=asyncio.FIRST_COMPLETED)
-        assert sum(not task.done() for task in silent) == MAX_ANSWERS_EACH
+        assert sum(not task.done() for task in silent) == open_most
         answering, reader, writer = await open_stream("alice")
         writer.write(b"\x04name\x00\x00")
         assert await reader.readexactly(1 + HEADER_BYTES + 5) == b"\x01\x00\x00\x00\x05value"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Callable
 
 import pytest
 
 from dht.streams.answer_budget import AHEAD_S, STRANGERS_SHARE, AnswerBudget
-from peer.consensus.protocol.messages import GetBlocks, GetObjects, encode
+from peer.consensus.protocol.messages import GetBlocks, GetObjects, Heartbeat, encode
+from peer.consensus.rounds.block_sync import MAX_HEARD
 from peer.consensus.rounds.driver import bytes_a_minute
+from peer.testing.memory_peer import LogicalPeer
 from tests.fields.trust.liars import Stage
 
 ASKERS = tuple(f"s{index:02}" for index in range(50))
@@ -68,6 +71,53 @@ def test_fifty_askers_make_no_round_longer_than_a_tenth_and_a_newcomer_gets_its_
     most = STRANGERS_SHARE * line_bps / 8 * (2 * FLOOD_S + AHEAD_S) + 200_000
     assert flood.given
     assert max(flood.given.values()) <= most
+
+
+def crowd(stage: Stage, frame: Callable[[LogicalPeer], bytes]) -> None:
+    """From now on more names than a peer remembers send this to all, twice a second."""
+    names = [f"s{index:03}" for index in range(MAX_HEARD + 44)]
+
+    def speak() -> None:
+        for peer in stage.world.peers:
+            said = frame(peer)
+            for name in names:
+                peer.on_frame(name, said)
+        stage.world.scheduler.call_in(0.5, speak)
+
+    speak()
+
+
+@pytest.mark.slow
+def test_who_is_behind_is_told_though_more_names_ask_than_are_answered() -> None:
+    """A question is a hundred bytes. A voter that nobody tells how it goes on is no voter any more."""
+    stage = Stage.of(5)
+    stage.run(stage.from_s)
+    late = stage.world.peers[4]
+    stage.world.network.partition([late.name])
+    stage.run(60.0)
+    genesis = stage.blocks[0].update.parent
+    stage.world.network.heal()
+    crowd(stage, lambda peer: encode(GetBlocks((genesis,))))
+    stage.run(10.0)
+    assert late.disk.head.round >= stage.world.peers[1].disk.head.round - 1
+
+
+@pytest.mark.slow
+def test_guests_stay_members_though_more_names_are_here_than_are_remembered() -> None:
+    stage = Stage.of(4)
+    stage.run(stage.from_s)
+    guest = stage.world.join()
+    stage.run(15.0)
+
+    def head(peer: LogicalPeer) -> bytes:
+        mine = peer.driver.state.head
+        return encode(Heartbeat(mine.anchor, mine.round, 0, b"", False, 0, 0, False))
+
+    crowd(stage, head)
+    rounds = stage.run(20.0)
+    for block in stage.blocks[-rounds - 1 :]:
+        assert guest.name in [header.peer for header in block.update.members]
+        assert guest.name not in block.update.elect
 
 
 # ---- the budget ----

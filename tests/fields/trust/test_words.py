@@ -7,13 +7,19 @@ from typing import Any
 
 import pytest
 
-from peer.consensus.protocol.block import Block, Tenure, Update
+from peer.consensus.protocol.block import Block, Roster, Tenure, Update
 from peer.consensus.protocol.electorate import quorum
+from peer.consensus.protocol.encoding import digest_of
 from peer.consensus.protocol.head import ChainHead
-from peer.consensus.rounds import collector, coordinator, timeouts
+from peer.consensus.protocol.messages import BallotId, Heartbeat, PartData, encode
+from peer.consensus.rounds import acceptor, collector, coordinator, timeouts
 from peer.consensus.rounds.driver import Driver
-from peer.consensus.rounds.interface import Effect, SendMean
+from peer.consensus.rounds.interface import Effect, RosterHeard, SendMean
+from peer.consensus.rounds.state import Proposal
 from peer.consensus.rounds.transition import Transition
+from peer.planning.simulate.memory_network import LinkModel
+from peer.testing.memory_peer import ModelKeys
+from peer.testing.memory_swarm import ORGANISER, World
 from tests.fields.trust.liars import LIAR, Stage, honest_rounds
 from tests.fields.trust.talkers import floods, hasty, invents_an_acceptance, misses_everybody, votes_for_nothing
 
@@ -195,3 +201,60 @@ def test_a_flood_of_false_words_costs_a_fifth_at_most(what: str, peers: int, mon
     assert rounds >= 0.8 * usual
     assert len(stage.blocks[-1].update.elect) == peers
     assert stage.accused() == set()
+
+
+def test_guests_that_never_say_what_they_have_checked_are_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they give is right. One of them becomes a voter, and may lie."""
+
+    def rounds(mute: set[str]) -> int:
+        cast = acceptor._cast
+
+        def silent(turn: Transition, proposal: Proposal, phase: int) -> None:
+            if turn.me not in mute:
+                cast(turn, proposal, phase)
+
+        stage = Stage.of(4)
+        known = Roster(1, tuple(sorted(peer.name for peer in stage.world.peers))).signed(ModelKeys(ORGANISER))
+        for peer in stage.world.peers:
+            peer.driver.deliver(RosterHeard(stage.world.now, known))
+        with monkeypatch.context() as patch:
+            patch.setattr(acceptor, "_cast", silent)
+            stage.run(stage.from_s)
+            guests = [stage.world.join().name for _ in range(3)]
+            made = stage.run(SECONDS)
+        assert {*guests} <= {header.peer for header in stage.blocks[-1].update.members}
+        return made
+
+    assert rounds({"p4", "p5", "p6"}) >= 0.94 * rounds(set())
+
+
+@pytest.mark.parametrize("sender", ["stranger", LIAR])
+def test_parts_that_come_too_early_push_out_nobody_elses(sender: str) -> None:
+    """Where lines differ parts overtake the START of their ballot; there is room for two contributions of these, and
+    somebody fills that with parts of ballots that will never begin."""
+    stage = Stage(World(5, 5, LinkModel(delay_s=(0.01, 0.4)), parts=12))
+    stage.world.liars = {LIAR}
+    stage.run(stage.from_s)
+
+    def flood() -> None:
+        for peer in stage.honest:
+            state = peer.driver.state
+            head, sizes = state.head, state.rules.bytes_in(state.head.round)
+            place = BallotId(head.anchor, state.instance, max(0, state.acceptor.promised) + 50)
+            peer.on_frame(sender, encode(Heartbeat(head.anchor, head.round, 0, b"", False, 0, 0, False)))
+            for number in range(2 * len(sizes)):
+                part, path = number % len(sizes), (digest_of(b"%d" % number),)
+                peer.on_frame(sender, encode(PartData(place, 0, part, path, bytes(sizes[part]))))
+        stage.world.scheduler.call_in(0.5, flood)
+
+    stage.world.scheduler.call_in(0.1, flood)
+    rounds = stage.run(SECONDS)
+    updates = [block.update for block in stage.blocks[-rounds:]]
+    lost = [
+        (update.round, header.peer, part)
+        for update in updates
+        for header in update.members
+        for part in range(len(update.parts))
+        if header.root and header.peer != sender and not update.contributed(header.peer, part)
+    ]
+    assert lost == []

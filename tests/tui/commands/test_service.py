@@ -259,12 +259,12 @@ def test_a_peer_that_has_taken_part_is_installed_with_an_invite_that_is_over(
 def test_the_node_of_an_organiser_is_served_from_its_own_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["--dir", str(tmp_path / "b"), "--health-port", "9100", "--print"]
+    words = ["--dir", str(tmp_path / "b"), "--upload", "20", "--health-port", "9100", "--print"]
     assert main(["service", "install", "micro", "--bootstrap", *words]) == 0
     text = capsys.readouterr().out
     command = shlex.split(value_of(text, "ExecStart"))
     assert command[1:5] == ["-m", "tui", "bootstrap", str(tmp_path / "b" / "spec.toml")]
-    assert command[5:] == ["--dir", str(tmp_path / "b"), "--ui", "none", "--health-port", "9100"]
+    assert command[5:] == ["--dir", str(tmp_path / "b"), "--ui", "none", "--upload", "20", "--health-port", "9100"]
     assert value_of(text, "StandardError") == f"append:{tmp_path / 'b' / 'bootstrap.log'}"
 
 

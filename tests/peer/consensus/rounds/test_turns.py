@@ -105,13 +105,22 @@ def test_a_vote_of_one_voter_moves_a_ballot_once(state: State) -> None:
     """Not those in ballots that nobody leads, though their owner signs what it likes; nor the same one forgotten."""
     item = update(time=90)
     proposed = Received(BEGAN_S + 1.0, FIRST, Propose(place(0), item, proposal_signature(item)))
-    state, _ = after(replace(state, held={}), proposed, cast(item, 0, BEGAN_S + 2.0))
+    state, _ = after(replace(state, held={}), proposed, cast(item, 0, BEGAN_S + 2.0, SECOND))
     assert state.last_progress_at == BEGAN_S + 2.0
     ballots = range(OWN, (VOTES_KEPT + 2) * OWN, OWN)
-    state, _ = after(state, *(cast(item, ballot, BEGAN_S + 3.0) for ballot in ballots))
-    state, _ = after(state, cast(item, 0, BEGAN_S + 4.0))
+    state, _ = after(state, *(cast(item, ballot, BEGAN_S + 3.0, SECOND) for ballot in ballots))
+    state, _ = after(state, cast(item, 0, BEGAN_S + 4.0, SECOND))
     assert state.last_progress_at == BEGAN_S + 2.0
 
 
-def cast(item: Update, ballot: int, at_s: float) -> Received:
-    return Received(at_s, FIRST, VoteCast(place(ballot), vote(FIRST, item, ballot)))
+def test_the_votes_of_its_coordinator_move_a_ballot_no_more(state: State) -> None:
+    """Of a proposal that nobody else votes for it would have the others wait for each of the three."""
+    item = update(time=90)
+    proposed = Received(BEGAN_S + 1.0, FIRST, Propose(place(0), item, proposal_signature(item)))
+    votes = [cast(item, 0, BEGAN_S + 2.0 + phase, FIRST, phase) for phase in range(3)]
+    state, _ = after(replace(state, held={}), proposed, *votes)
+    assert state.last_progress_at == BEGAN_S + 1.0
+
+
+def cast(item: Update, ballot: int, at_s: float, voter: str, phase: int = 2) -> Received:
+    return Received(at_s, voter, VoteCast(place(ballot), vote(voter, item, ballot, phase=phase)))

@@ -125,6 +125,24 @@ async def test_a_dial_that_hangs_holds_nobody_up(monkeypatch: pytest.MonkeyPatch
     assert set(around.met) == {"p1", "p2"}
 
 
+async def test_dials_of_names_that_hang_keep_no_voter_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that comes later: anybody may put names on the board whose addresses swallow all that is sent there."""
+    around = Around({f"s{index}": (HEAD, NOWHERE) for index in range(500)})
+    meet = around.meet
+
+    async def hang(peer: str, addresses: tuple[str, ...]) -> bool:
+        reached = await meet(peer, addresses)
+        if peer != "p1":
+            await asyncio.Event().wait()
+        return reached
+
+    monkeypatch.setattr(around, "meet", hang)
+    monkeypatch.setattr(around, "on_read", lambda: around.others.update(p1=(HEAD, NOWHERE)))
+    await follow(around, monkeypatch, looks=20)
+    assert "p1" in around.met
+    assert len(around.met) == 1 + discovery.DIALS
+
+
 async def test_names_that_never_answered_are_dialled_rarely_and_voters_always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Anybody may fill the board with names: 30 dials a second failed in every home."""
     monkeypatch.setattr(discovery, "MEET_AGAIN_S", -1.0)

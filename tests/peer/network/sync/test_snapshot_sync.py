@@ -18,6 +18,7 @@ from peer.consensus.protocol.block import VOID
 from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.messages import Heartbeat
 from peer.network.sync import snapshot_sync
+from peer.network.sync.certified_way import Follower
 from peer.network.sync.checkpoint_keeper import CheckpointKeeper
 from peer.network.sync.snapshot_sync import SnapshotSync
 from peer.node.store import snapshots
@@ -292,6 +293,66 @@ async def test_of_a_way_that_shows_every_block_only_those_are_kept_that_are_need
     me.node.answers["a"]["way"] = every_block
     await me.syncer.bring(me.disk, "cut off")
     assert chain_of(me.directory, 16).way == KeptWay(first=0)
+
+
+def wait_for_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Longer than a test lasts, where the product waits for a minute."""
+    monkeypatch.setattr(
+        SnapshotSync,
+        "_follower",
+        property(lambda me: Follower(asker=me.node, keys=me.rules.keys, organiser=ORGANISER, within_s=9 * HANG_S)),
+    )
+
+
+async def test_who_drips_its_way_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It offers the newest snapshot, and begins to show how one comes there. A newer one that is shown is taken."""
+    wait_for_ways(monkeypatch)
+    me = Newcomer(tmp_path, monkeypatch, rounds=2)
+    me.add("honest", 6, 4)
+    me.add("drips", 20, 16)
+    shows = me.node.answers["drips"]["way"]
+    goes_on, is_asked = asyncio.Event(), asyncio.Event()
+
+    async def drip(peer: str, request: bytes) -> bytes | None:
+        is_asked.set()
+        await goes_on.wait()
+        return await shows(peer, request)
+
+    me.node.answers["drips"]["way"] = drip
+    monkeypatch.setattr(snapshot_sync, "NEWER_S", 0.0)
+    async with asyncio.timeout(HANG_S):
+        assert (await me.syncer.bring(me.disk, "cut off")).round == 4
+    monkeypatch.setattr(snapshot_sync, "NEWER_S", 9 * HANG_S)
+    is_asked.clear()
+    bringing = asyncio.create_task(me.syncer.bring(me.disk, "cut off"))
+    async with asyncio.timeout(HANG_S):
+        await is_asked.wait()
+        goes_on.set()
+        assert (await bringing).round == 16
+
+
+async def test_who_is_furthest_shows_ways_to_all_others_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To see whether two chains part: it may take a minute for each."""
+    wait_for_ways(monkeypatch)
+    me = Newcomer(tmp_path, monkeypatch, rounds=2)
+    for name, rounds in {"a": 4, "b": 5, "c": 6, "furthest": 8}.items():
+        me.add(name, rounds, 3)
+    shows, asked, all_asked = me.node.answers["furthest"]["way"], list[int](), asyncio.Event()
+
+    async def slow(peer: str, request: bytes) -> bytes | None:
+        _, end = read_question(request)
+        asked.append(end)
+        if {4, 5, 6} <= {*asked}:
+            all_asked.set()
+        if end:
+            await all_asked.wait()
+        return await shows(peer, request)
+
+    me.node.answers["furthest"]["way"] = slow
+    async with asyncio.timeout(HANG_S):
+        assert await me.syncer.find_loss(me.disk)
 
 
 async def test_between_two_certified_chains_a_newcomer_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
