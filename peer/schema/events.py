@@ -78,6 +78,17 @@ class InviteIssued(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class BoardSeen(Event):
+    """A bootstrap node counts `present` peers on its board, most of which stand on anchor `round`; None: the run has not begun.
+
+    Told when either changes.
+    """
+
+    present: int
+    round: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class PeerStateChanged(Event):
     """What this peer does (JOINING, SYNCING, TRAINING, READY, AVERAGING, PAUSED, GONE), and why; `until`: Unix time."""
 

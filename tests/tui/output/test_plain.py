@@ -6,6 +6,7 @@ import pytest
 
 from peer.schema.events import (
     AlertRaised,
+    BoardSeen,
     Evaluated,
     Event,
     EventLine,
@@ -285,3 +286,14 @@ def test_a_refusal_names_its_rule_and_its_author(stream: io.StringIO) -> None:
     )
     said = "00:01  bob: TIME: what it sent for round 4 is refused by A: it is dated 40 s ahead"
     assert stream.getvalue().splitlines()[-1] == said
+
+
+def test_the_organisers_node_counts_the_peers_and_not_itself(stream: io.StringIO) -> None:
+    output = PlainOutput(stream)
+    play(output, (0, "N", PeerStarted(name="bootstrap", version="0", rounds=100)), (1, "N", BoardSeen(present=2)))
+    output.tick(1070.0)
+    play(output, (75, "N", BoardSeen(present=3, round=42)))
+    output.tick(1140.0)
+    assert stream.getvalue().splitlines()[1:] == [
+        "01:10  2 peers · the run has not begun", "02:20  3 peers · round 42/100",
+    ]  # fmt: skip
