@@ -79,9 +79,9 @@ class InviteIssued(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class BoardSeen(Event):
-    """A bootstrap node counts `present` peers on its board, most of which stand on anchor `round`; None: the run has not begun.
+    """A bootstrap node counts `present` peers on its board, most of which stand on anchor `round`.
 
-    Told when either changes.
+    That is None before the run has begun. Told when either changes.
     """
 
     present: int

@@ -58,8 +58,8 @@ class _Pending(NamedTuple):
 class PlainOutput(Output):
     """Prints `mm:ss  what happened`, counted from the first event.
 
-    `rounds` is the length of the run, 0 if it has none or its peers tell it. `terse` leaves out the changes between TRAINING, READY
-    and AVERAGING, which the line of the round stands for: several peers in one log would drown it.
+    `rounds` is the length of the run, 0 if it has none or its peers tell it. `terse` leaves out the changes between
+    TRAINING, READY and AVERAGING, which the line of the round stands for: several peers in one log would drown it.
     """
 
     def __init__(self, stream: TextIO, *, rounds: int = 0, terse: bool = False) -> None:

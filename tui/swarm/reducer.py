@@ -364,15 +364,7 @@ _TAKERS: dict[type[Event], Callable[[SnapshotBuilder, PeerView, float, Any], Non
     ClusterFormed: _take_cluster,
     StagesMeasured: _take_stages,
     **dict.fromkeys(
-        (
-            RoundForecast,
-            RoundStalled,
-            DeviceMeasured,
-            DeviceReported,
-            RoundTripsReported,
-            CheckpointWritten,
-            BoardSeen,
-        ),  # fmt: skip
+        (RoundForecast, RoundStalled, DeviceMeasured, DeviceReported, RoundTripsReported, CheckpointWritten, BoardSeen),
         _take_figure,
     ),
     AlertRaised: _take_alert,
