@@ -208,7 +208,8 @@ class RoundForecast(Event):
     Nine of ten such rounds lie between `low_s` and `high_s`. `foretold_s` is what had been expected of the round
     that is over, None if nothing was, and `took_s` what it took. `late_s` says by how much this peer's part will miss
     what the others wait for, negative if it will be in time, None if that is not known yet; `advice` is what its owner
-    can do about it, in words, or empty.
+    can do about it, in words, or empty. `run_left_s` lasts from the beginning of this round until the run is over; None
+    for a run without end, and in lines of older clients.
     """
 
     round: int
@@ -219,6 +220,7 @@ class RoundForecast(Event):
     foretold_s: float | None = None
     late_s: float | None = None
     advice: str = ""
+    run_left_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -139,12 +139,17 @@ def round_seconds_left(swarm: SwarmState, now: float, peer: PeerView | None = No
 
 
 def seconds_left(swarm: SwarmState, now: float, peer: PeerView | None = None) -> float | None:
-    """Until the run is over: this round, and the others at the usual pace. None as above, and for a run without end."""
+    """Until the run is over: this round, and the others as a peer expects them, which grow at first; else at the usual
+    pace. None as above, and for a run without end."""
     usual_s, left_s = usual_round_seconds(swarm), round_seconds_left(swarm, now, peer)
     if not swarm.rounds or usual_s is None or left_s is None:
         return None
-    rounds_left = swarm.rounds - swarm.round
-    return left_s + (rounds_left - 1) * usual_s if rounds_left > 0 else 0.0
+    if swarm.round >= swarm.rounds:
+        return 0.0
+    forecast = peer.forecast if peer is not None else None
+    if forecast is None or forecast.round != swarm.round + 1 or forecast.run_left_s is None:
+        return left_s + (swarm.rounds - swarm.round - 1) * usual_s
+    return left_s + forecast.run_left_s - forecast.expected_s
 
 
 # ---- what a peer gives ----
