@@ -221,8 +221,8 @@ def require_room(spec: RunSpec, device: torch.device, *, again: bool, shares: in
     none, for training with one sequence. BadInput for a device that is smaller than the weights. `shares`: of so many
     devices that share the model."""
     from peer.node.host.device import MAKE_ROOM, free_bytes, total_bytes
-    from peer.tools.doctor.check import size
-    from peer.tools.doctor.host import needs_of
+    from peer.planning.plan.run_needs import needs_of
+    from peer.schema.byte_text import format_bytes
 
     whole = total_bytes(device)
     if not whole:
@@ -231,14 +231,16 @@ def require_room(spec: RunSpec, device: torch.device, *, again: bool, shares: in
     weights, needed = needs.weights / shares, needs.least_device / shares
     if whole < weights:
         raise BadInput(
-            f"{device} has {size(whole)}, and the weights of {spec.run.name} alone take {size(weights)}; "
-            f"choose another device with --devices{other_ways(spec, whole)}, or join a run with a smaller model"
+            f"{device} has {format_bytes(whole)}, and the weights of {spec.run.name} alone take "
+            f"{format_bytes(weights)}; choose another device with --devices{other_ways(spec, whole)}, or join a run "
+            "with a smaller model"
         )
     free, least = free_bytes(device), min(needed, ENOUGH * whole) if again else weights
     if free < least:
         aside = other_ways(spec, free) if needed > whole else ""
         raise MemoryFull(
-            f"others use {device}: {size(free)} of {size(whole)} free, about {size(needed)} needed; {MAKE_ROOM}{aside}"
+            f"others use {device}: {format_bytes(free)} of {format_bytes(whole)} free, about {format_bytes(needed)} "
+            f"needed; {MAKE_ROOM}{aside}"
         )
 
 
@@ -248,7 +250,7 @@ def other_ways(spec: RunSpec, room_bytes: float) -> str:
     from peer.node.host.processes import available_bytes
     from peer.planning.plan.home_cost import ways_without_room
     from peer.planning.plan.model_shape import shape_of
-    from peer.tools.doctor.host import needs_of
+    from peer.planning.plan.run_needs import needs_of
 
     ways = ways_without_room(shape_of(spec), spec, room_bytes, available_bytes() - needs_of(spec, 0).main)
     return "".join(f", or --set {way.setting} for {way.words}: about {way.tokens_per_s:,.0f} tokens/s" for way in ways)

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, TextIO
 from dht.atomic_files import write_atomic
 from dht.errors import BadInput, Declined, Unreachable
 from dht.invite import Invite, as_temporary_file, parse_for
+from peer.schema.byte_text import format_bytes
 from peer.schema.events import printable
 from tui.data_page import inspected, require_sound
 from tui.folders import AGREED, is_at_work, note_folder
 from tui.processes.children import python_module, repeated
 from tui.processes.one_shot import answer
-from tui.text.units import format_bytes
 
 if TYPE_CHECKING:
     from tui.commands.join import JoinCommand
@@ -195,15 +195,13 @@ def _row(name: str, text: str) -> list[str]:
 
 
 def _traffic(told: Mapping[str, Any]) -> str:
-    if told["round_bytes"] is None:
-        return "not known for this model; cap it with --upload and --download"
     day, whole = told["day_bytes"], told["rounds"] * told["round_bytes"]
     if whole and whole < day:
         much = f"{format_bytes(whole)} each way for the whole run"
     else:
         round = f"a round takes {told['round_s']:.0f} s, as with {told['assumed_flops'] / 1e12:g} TFLOP/s"
         much = f"about {format_bytes(day)} a day each way if {round}"
-    per_round = f"{format_bytes(told['round_bytes'])} out and as much in per round"
+    per_round = f"{format_bytes(told['round_bytes'])} out and as much in per round for {told['peers']} peers"
     return f"{per_round}; {much}; more when newcomers come; cap it with --upload and --download"
 
 

@@ -17,6 +17,7 @@ from typing import IO, Annotated, Any, TextIO
 
 from dht.errors import BadInvite
 from dht.invite import as_temporary_file, parse, read_text
+from peer.schema.byte_text import format_bytes
 from peer.schema.events import printable
 from tui.command_line import Argument, Command, Option
 from tui.commands.options import INVITE, Devices
@@ -24,7 +25,6 @@ from tui.folders import default_directory
 from tui.processes.children import failure_said, python_module, repeated
 from tui.processes.one_shot import answer, limited
 from tui.terminal import columns
-from tui.text.units import format_bytes
 
 LIMIT_S = 300.0
 """An examination takes seconds; with a slow line, dead addresses and a large model some minutes."""

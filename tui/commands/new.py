@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 from dht.atomic_files import write_atomic
 from dht.errors import BadInput
 from peer.schema.model_layers import ADAPTED
+from peer.schema.settings import PeerSettings
 from peer.schema.spec import DRAFTS, SHIPPED, RunSpec, dump, from_mapping, parse_tables, read_text
 from peer.schema.spec_fields import HUB_NAME, MOST_ROUNDS
 from tui.command_line import Argument, Command, Option
 from tui.data_page import format_in, inspected, require_sound
 from tui.spec_choice import Sets, adopt, is_to_adopt, lay_over
 from tui.terminal import columns
-from tui.text.units import count, format_bytes
+from tui.text.units import count
 
 if TYPE_CHECKING:
     from peer.planning.plan.round_cost import RoundCost
@@ -102,7 +103,7 @@ def _ask(name: str, stdin: TextIO, screen: TextIO) -> str:
 
 
 def made(wishes: NewCommand) -> tuple[RunSpec, RoundCost]:
-    """The spec, and what its round costs two homes. Raises BadInput, BadSpec, Unreachable."""
+    """The spec, and what its round costs those who found it. Raises BadInput, BadSpec, Unreachable."""
     policy = WHO.get(wishes.who)
     if policy is None:
         raise BadInput(f"--who is {wishes.who[:40]!r}; say {' or '.join(WHO)}")
@@ -189,9 +190,10 @@ def _cost_of(spec: RunSpec) -> RoundCost:
     from peer.planning.plan.model_shape import shape_of
     from peer.planning.plan.peer_set import Machine, uniform_peers
     from peer.planning.plan.round_cost import predict
+    from peer.planning.plan.run_needs import peers_of
 
     home = Machine(name="a home", upload_mbps=UPLOAD_BPS / 1e6)
-    return predict(shape_of(spec), spec, uniform_peers(2, home), shipped())
+    return predict(shape_of(spec), spec, uniform_peers(peers_of(spec), home), shipped())
 
 
 def _rounds_of(time: str, round_s: float) -> int:
@@ -210,24 +212,22 @@ def _rounds_of(time: str, round_s: float) -> int:
 
 def about(spec: RunSpec, cost: RoundCost, wishes: NewCommand) -> list[str]:
     """What it is and takes, a line each."""
-    from peer.planning.plan.model_shape import memory_of, shape_of
     from peer.planning.plan.peer_set import HOME_FLOPS
+    from peer.planning.plan.run_needs import memory_words, needs_of, traffic_words
     from peer.planning.plan.strategy_search import seconds
     from tui.simulation.plan_page import as_short
 
-    shape = shape_of(spec)
-    memory = memory_of(shape, spec)
-    trained = f"{as_short(shape.parameters)} parameters"
+    needs = needs_of(spec, PeerSettings().chain_bytes)
+    trained = f"{as_short(needs.parameters)} parameters"
     of_what = f"{trained} of {spec.start.model}" if spec.start else f"{trained}, random to begin with"
     if spec.adapter is not None and spec.start is not None:
         of_what = f"an adapter of {trained} beside {spec.start.model}"
     folder = f"\neach volunteer says where the text lies: --set data_path={wishes.data}"
     return [
         f"{spec.run.name}: trains {of_what}, context {spec.model.context}{folder * (spec.data.source == 'files')}",
-        f"memory of a peer: {format_bytes(memory.device_bytes)} on the device, "
-        f"{format_bytes(memory.anchor_bytes + memory.encoded_bytes)} beside",
-        f"a round: about {seconds(cost.round_s)} with homes of {HOME_FLOPS / 1e12:.0f} TFLOP/s on 20 Mbit/s, of which "
-        f"each sends {format_bytes(cost.traffic.up_bytes)}",
+        f"memory of a peer: {memory_words(needs)}",
+        f"a round: about {seconds(cost.round_s)} with homes of {HOME_FLOPS / 1e12:.0f} TFLOP/s on 20 Mbit/s; "
+        f"{traffic_words(needs)}",
         f"{count(spec.run.rounds, 'round')}: about {seconds(spec.run.rounds * cost.round_s)}"
         if spec.run.rounds
         else "no last round: it goes on until you end it",

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from dht.errors import BadInput
+from peer.schema.byte_text import format_bytes
 from tui.folders import writing
 from tui.report.charts import draw_charts
 from tui.report.page import make_page
 from tui.sources.replay import RecordingSource
-from tui.text.units import count, format_bytes
+from tui.text.units import count
 
 
 def write_report(source: Path, to: Path) -> str:

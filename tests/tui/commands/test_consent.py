@@ -257,7 +257,7 @@ def test_the_screen_says_who_what_and_what_it_takes(join: JoinCommand, spec: Run
         adapter=AdapterTable(),
     )  # fmt: skip
     text = " ".join(" ".join(describe(facts_of(read(join.invite), opened), tmp_path)).split())
-    assert "starts from a/model, 4.94 GB of huggingface.co, or from other peers; an adapter of rank 16" in text
+    assert "starts from a/model, 4.9 GB of huggingface.co, or from other peers; an adapter of rank 16" in text
     assert "11.3 million parameters" in text
     talks = MixTable(name="talks", source="files", path="letters", format="chat")
     mixed = dataclasses.replace(spec, data=dataclasses.replace(spec.data, mix=(MixTable(name="code"), talks)))

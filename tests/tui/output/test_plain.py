@@ -4,6 +4,7 @@ import io
 
 import pytest
 
+from peer.schema.byte_text import format_bytes
 from peer.schema.events import (
     AlertRaised,
     BoardSeen,
@@ -26,7 +27,7 @@ from peer.schema.events import (
     printable,
 )
 from tui.output.plain import PlainOutput
-from tui.text.units import format_bytes, format_elapsed
+from tui.text.units import format_elapsed
 
 GOLDEN = """\
 00:00  alice: started · cpu · 812,345 parameters
