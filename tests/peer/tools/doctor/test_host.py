@@ -10,10 +10,9 @@ import pytest
 
 from dht.errors import BadInput
 from peer.node.host.power import Power, cpu_temperature_c, read_power
-from peer.node.host.processes import PROCESS_BYTES
 from peer.node.store import start_blob
 from peer.planning.plan.disk_use import disk_of
-from peer.planning.plan.run_needs import needs_of
+from peer.planning.plan.run_needs import PROCESS_BYTES, needs_of
 from peer.schema.spec import load
 from peer.tools.doctor.check import Check, Status, failed, passed, warned
 from peer.tools.doctor.data_check import check_data
