@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 VERSION = 1
 INTRODUCE_S = 120.0
 """Dialling and asking have their own time-outs, which come to less."""
+NOT_JOINED = "not joined; nothing was trained, and nothing is kept"
 YES = ("y", "yes")
 WIDTH, NAMES = 79, 14
 """Columns of the screen, and of what stands before each line."""
@@ -87,6 +88,7 @@ def _ask(
     ways = [] if is_decided else told["ways"]
     for line in [*describe(told, join.place()), *([] if is_decided else lacking(told))]:
         print(printable(line), file=screen)
+    asked_for = () if data_path or not told["reads_files"] else (f"data_path={_ask_folder(told, stdin, screen)}",)
     if data_path:
         _look_at(data_path, told["spec"], screen)
     settings: dict[str, tuple[str, ...]] = {str(at): (way["setting"],) for at, way in enumerate(ways, start=1)}
@@ -97,8 +99,24 @@ def _ask(
     while ways and word in YES:  # it would find no room as it is
         word = _word(f"This machine does not hold the model; say which way. [{numbers}/N] ", stdin, screen)
     if word not in settings:
-        raise Declined("not joined; nothing was trained, and nothing is kept")
-    return settings[word]
+        raise Declined(NOT_JOINED)
+    return (*settings[word], *asked_for)
+
+
+def _ask_folder(told: Mapping[str, Any], stdin: TextIO, screen: TextIO) -> Path:
+    """Where the text lies that this run reads, asked until it is one that can be trained on. Raises Declined."""
+    while True:
+        print("Which folder of your text shall it read? (none: do not join) ", end="", file=screen, flush=True)
+        named = stdin.readline().strip()
+        if not named:
+            raise Declined(NOT_JOINED)
+        folder = Path(named).expanduser().resolve()
+        try:
+            _look_at(str(folder), told["spec"], screen)
+        except BadInput as error:
+            print(printable(str(error)), file=screen)
+        else:
+            return folder
 
 
 def _look_at(data_path: str, spec: str, screen: TextIO) -> None:

@@ -43,6 +43,9 @@ class DoctorCommand(Command):
     ] = None
     devices: Devices = ""
     listen: Annotated[tuple[str, ...], Option("as for join; repeatable", "ADDR")] = ()
+    sets: Annotated[
+        tuple[str, ...], Option("a setting as for join, such as data_path=FOLDER", "KEY=VALUE", "--set")
+    ] = ()
     as_json: Annotated[bool, Option("print one JSON object per check, the verdict last", flag="--json")] = False
 
     def run(self) -> int:
@@ -59,6 +62,7 @@ class DoctorCommand(Command):
                 place = default_directory("runs", invite.run, invite.spec_hash)
         words += ["--dir", str(place)] if place else []
         words += ["--set", f"settings.devices={self.devices}"] if self.devices else []
+        words += [part for word in self.sets for part in ("--set", f"settings.{word}")]
         return python_module("peer", "doctor", *words, *repeated("--listen", self.listen))
 
 

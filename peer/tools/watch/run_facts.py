@@ -73,6 +73,7 @@ def facts(
         "v": 1, "run": run, "organiser": organiser, "fingerprint": fingerprint_words(organiser),
         "architecture": spec.model.architecture, "parameters": needs.parameters, "context": spec.model.context,
         "rounds": spec.run.rounds, "start": start_in_words(spec), "data": data_in_words(spec),
+        "reads_files": spec.data.reads_files,
         "licence": _licences(spec.data), "elsewhere": elsewhere_in_words(spec), "cache": str(cache()),
         "device_bytes": needs.device, "main_bytes": needs.main, "disk_bytes": needs.disk,
         "least_disk_bytes": needs.least_disk, "power_w": power_w, **_traffic(spec, needs),

@@ -321,3 +321,24 @@ def test_files_are_looked_at_before_anybody_agrees(
     assert "  left out      1 file, 0.0 kB\n" in said
     assert "pandoc b.epub --to=plain" in " ".join(said.split())
     assert ("Join this run?" in said) == mine.place().exists() == sound
+
+
+@pytest.mark.outside
+def test_who_names_no_folder_is_asked_for_one_before_the_yes(join: JoinCommand, spec: RunSpec, tmp_path: Path) -> None:
+    """One that cannot be trained on is said so at once, and asked for again; none is no."""
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "a.txt").write_text("a word of it\n" * 200)
+    of_mine = dataclasses.replace(spec, data=dataclasses.replace(spec.data, source="files", path="texts"))
+    node = Node(of_mine)
+    mine = dataclasses.replace(join, invite=invite_of(ORGANISER, of_mine))
+    agree = partial(
+        consents, mine, yes=False, introduce=lambda *asked: {**node(*asked), "spec": dump(of_mine)}
+    )  # fmt: skip
+    with pytest.raises(Declined):
+        agree(stdin=Terminal("\n"), screen=Terminal())
+    screen = Terminal()
+    settings = agree(stdin=Terminal(f"{tmp_path / 'typo'}\n{folder}\ny\n"), screen=screen)
+    assert settings == (f"data_path={folder}",)
+    said = screen.getvalue()
+    assert said.index("typo") < said.index("documents") < said.index("Join this run?")
