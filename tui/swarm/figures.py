@@ -15,6 +15,8 @@ from peer.schema.events import DeviceMeasured, RoundForecast
 from tui.swarm.phase_styles import STATES, ShownState, penalty_code, state_named
 from tui.swarm.snapshot import WEIGHT_ONE, PeerView, PenaltyRecord, Point, Round, SwarmState
 
+HASH_SHOWN = 8
+"""Characters of the hash of a run that nobody names."""
 SILENT_S = 60.0
 """Who is known by hearsay only, and was not heard of for longer than this and two rounds, is gone."""
 
@@ -25,6 +27,11 @@ def trains(swarm: SwarmState) -> str:
     """What is trained on which texts, in the words of whoever tells it; empty where nobody does."""
     tellers = [*swarm.reporting, *([swarm.narrator] if swarm.narrator is not None else [])]
     return next((peer.trains for peer in tellers if peer.trains), "")
+
+
+def run_name(swarm: SwarmState) -> str:
+    """As its organiser calls it, else the beginning of its hash."""
+    return trains(swarm).partition(":")[0] or swarm.run[:HASH_SHOWN]
 
 
 def parameters(swarm: SwarmState) -> int | None:
