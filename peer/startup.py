@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dht.atomic_files import write_atomic
-from dht.errors import BadInput, HomefiresError, MemoryFull, Unreachable
+from dht.errors import BadInput, DiskFull, HomefiresError, MemoryFull, Unreachable
 from dht.process import loading
 from peer.network.link.handle import LeaveRequested
 from peer.node.lifecycle.state import RETRY_S
@@ -75,10 +75,11 @@ def prepare(
 
     Where others fill the device, or the data cannot be reached, it says so and tries again every RETRY_S, but not while
     its owner pauses this peer. `wait` is given seconds, and may return sooner. `roster` knows which devices are left
-    out. Raises BadInput, BadSpec, DeviceLost, RankLost, and LeaveRequested.
+    out. Raises BadInput, BadSpec, DeviceLost, DiskFull, RankLost, and LeaveRequested.
     """
     from peer.training.data.open_source import require_files
 
+    require_disk(spec, directory)
     if cluster is None or cluster.is_lead:
         require_files(spec, settings.data_path)  # before minutes are spent on the device
         require_sound(spec, settings.data_path, directory, session)
@@ -90,6 +91,20 @@ def prepare(
             return attempt
         why = why or attempt  # its figures change all the time, and every change would be told
         _wait_for_room(f"{why}; tried every {RETRY_S:.0f} s", session, wait or _wait_for(session), clock)
+
+
+def require_disk(spec: RunSpec, directory: Path) -> None:
+    """Raises DiskFull where the run has no room for what it writes at least, which is known before anything is."""
+    from peer.node.host.disk import folder_bytes, free_disk_bytes
+    from peer.planning.plan.run_needs import needs_of
+    from peer.schema.byte_text import format_bytes
+
+    least, free, held = needs_of(spec, 0).least_disk, free_disk_bytes(directory), folder_bytes(directory) or 0
+    if free + held < least:
+        raise DiskFull(
+            f"{directory} has {format_bytes(free)} free, and the run takes {format_bytes(least)} at least; free "
+            f"{format_bytes(least - held - free)}, or name a folder on a larger disk with --dir"
+        )
 
 
 def require_sound(spec: RunSpec, data_path: str, directory: Path, session: Reporter) -> None:

@@ -17,7 +17,7 @@ import psutil
 import pytest
 import torch
 
-from dht.errors import BadInput, BadSpec, DeviceLost, HomefiresError, MemoryFull, Unreachable
+from dht.errors import BadInput, BadSpec, DeviceLost, DiskFull, HomefiresError, MemoryFull, Unreachable
 from dht.identity import Identity
 from dht.records import Genesis
 from peer.network.link.handle import LeaveRequested
@@ -435,6 +435,16 @@ def test_room_that_is_known_to_be_wanting_is_told_and_nothing_is_built(
     monkeypatch.setattr(device, "total_bytes", lambda chosen: round(needed / 0.75))
     monkeypatch.setattr(device, "free_bytes", lambda chosen: needed)
     require_room(start.spec, torch.device("cpu"), again=True)
+
+
+def test_a_disk_without_room_for_the_run_is_said_before_anything_is_made(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("peer.node.host.disk.free_disk_bytes", lambda folder: 6_000_000)
+    least = format_bytes(needs_of(start.spec, 0).least_disk)
+    with pytest.raises(DiskFull, match=rf"has 6\.0 MB free, and the run takes {least} at least; free \S+ .B, or name"):
+        start.prepare()
+    assert start.waits == []
 
 
 def test_a_device_that_never_has_room_ends_the_peer(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

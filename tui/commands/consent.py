@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from dht.atomic_files import write_atomic
-from dht.errors import BadInput, Declined, Unreachable
+from dht.errors import BadInput, Declined, DiskFull, Unreachable
 from dht.invite import Invite, as_temporary_file, parse_for
 from peer.schema.byte_text import format_bytes
 from peer.schema.events import printable
@@ -88,6 +89,7 @@ def _ask(
     ways = [] if is_decided else told["ways"]
     for line in [*describe(told, join.place()), *([] if is_decided else lacking(told))]:
         print(printable(line), file=screen)
+    _require_disk(told, join.place())
     asked_for = () if data_path or not told["reads_files"] else (f"data_path={_ask_folder(told, stdin, screen)}",)
     if data_path:
         _look_at(data_path, told["spec"], screen)
@@ -101,6 +103,17 @@ def _ask(
     if word not in settings:
         raise Declined(NOT_JOINED)
     return (*settings[word], *asked_for)
+
+
+def _require_disk(told: Mapping[str, Any], directory: Path) -> None:
+    """Raises DiskFull where the run has no room for what it writes at least: nobody has to agree to that."""
+    nearest = next(place for place in (directory, *directory.absolute().parents) if place.is_dir())
+    free, least = shutil.disk_usage(nearest).free, told["least_disk_bytes"]
+    if free < least:
+        raise DiskFull(
+            f"the run takes {format_bytes(least)} of disk at least, and {nearest} has {format_bytes(free)} free; free "
+            f"{format_bytes(least - free)}, or name a folder on a larger disk with --dir"
+        )
 
 
 def _ask_folder(told: Mapping[str, Any], stdin: TextIO, screen: TextIO) -> Path:

@@ -106,7 +106,7 @@ async def find_genesis(
         return _checked(read_genesis(directory), state)
     offered_at, said = float("-inf"), ""
     while (record := await said_genesis(node, run, organiser)) is None:
-        why = waiting_words(await read_peers(node.board), count, state)
+        why = waiting_words(await read_peers(node.board), count, state, node.peer_id)
         if why != said:
             wait(why)
             said = why
@@ -118,10 +118,14 @@ async def find_genesis(
     return _checked(read_genesis(directory), state)
 
 
-def waiting_words(heads: Mapping[str, PeerRecord], count: int, state: bytes = b"") -> str:
-    """For whom a run waits that `count` peers begin. Those count who start from `state`, or, without one, who start."""
-    here = [head.state for head in heads.values() if head.round == -1 and head.state and not head.leaving]
-    missing = count - (here.count(state) if state else len(here))
+def waiting_words(heads: Mapping[str, PeerRecord], count: int, state: bytes = b"", me: str = "") -> str:
+    """For whom a run waits that `count` peers begin. Those count who start from `state`, or, without one, who start;
+    `me` with them, whose own head may not be there yet."""
+    there = {
+        peer for peer, head in heads.items() if head.round == -1 and head.state == (state or head.state or None)
+        and not head.leaving
+    }  # fmt: skip
+    missing = count - len(there | ({me} if me and state else set()))
     if missing <= 0:
         return "the first peers are all here; the run is about to begin"
     return f"waiting for {missing} more of {count} first peers; the run then begins by itself"

@@ -6,6 +6,7 @@ import dataclasses
 import io
 import json
 import re
+import shutil
 import stat
 import time
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from dht.errors import BadInput, BadInvite, Declined, Unreachable
+from dht.errors import BadInput, BadInvite, Declined, DiskFull, Unreachable
 from dht.identity import Identity, fingerprint_words
 from dht.invite import Invite, issue, parse
 from dht.process import lock_directory
@@ -342,3 +343,14 @@ def test_who_names_no_folder_is_asked_for_one_before_the_yes(join: JoinCommand, 
     assert settings == (f"data_path={folder}",)
     said = screen.getvalue()
     assert said.index("typo") < said.index("documents") < said.index("Join this run?")
+
+
+def test_nobody_is_asked_to_agree_to_what_the_disk_cannot_hold(
+    join: JoinCommand, spec: RunSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 6 * 10**6))  # type: ignore[attr-defined]
+    screen = Terminal()
+    with pytest.raises(DiskFull, match=r"takes 62\.6 MB of disk at least, and .* has 6\.0 MB free; free 56\.6 MB"):
+        consents(join, yes=False, stdin=Terminal("y\n"), screen=screen, introduce=Node(spec))
+    assert "Join this run?" not in screen.getvalue()
+    assert not join.place().exists()

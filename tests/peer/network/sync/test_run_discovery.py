@@ -28,5 +28,6 @@ def head(state: bytes = STATE, *, round: int = -1, leaving: bool = False) -> Pee
 )
 def test_a_peer_is_told_how_many_more_must_come(others: list[PeerRecord], words: str) -> None:
     """Those that start from other parameters, leave, or only watch found no run with it."""
-    here = [head(), *others]
-    assert waiting_words({f"p{number}": each for number, each in enumerate(here)}, 3, STATE).startswith(words)
+    heads = {f"p{number}": each for number, each in enumerate(others)}
+    for here in (heads, heads | {"me": head()}):
+        assert waiting_words(here, 3, STATE, "me").startswith(words)
