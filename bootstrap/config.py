@@ -13,8 +13,8 @@ from dht.admission import LASTS_S
 from dht.errors import BadInput
 from dht.identity import Identity, public_key_of
 from dht.invite import issue
+from dht.streams.base import LEAST_MBPS, MOST_MBPS
 from peer.consensus.organiser.checkpoints import ChainCheckpoint
-from peer.schema.settings import LEAST_MBPS, MOST_MBPS
 from peer.schema.spec import RunSpec
 
 SINGLE_MOST = 256

@@ -75,9 +75,16 @@ async def serve(config: BootstrapConfig, report: EventPrinter, stop: asyncio.Eve
         signed = CheckpointBook(config.directory, identity, config.run, config.spec.round.snapshot_rounds)
         promoter = Promoter(config.directory, config.promote_s, report)
         book = AdmissionBook(config.directory, identity, config.run, config.member_s) if config.terms.admits else None
-        health = Health(config.spec.run.name, config.directory, config.spec.run.founders, time.time())
+        health = Health(config.spec.run, config.directory, time.time(), report)
         report.listener = health.note
-        report(PeerStarted(name="bootstrap", version=version("homefires"), directory=str(config.directory)))
+        report(
+            PeerStarted(
+                name="bootstrap",
+                version=version("homefires"),
+                directory=str(config.directory),
+                rounds=config.spec.run.rounds,
+            )
+        )
         words = fingerprint_words(identity.peer_id)
         text = f"who joins is shown these words for you; tell them to people by another way: {words}"
         report(AlertRaised(level="info", code="FINGERPRINT", text=text))

@@ -7,7 +7,7 @@ import statistics
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from html import escape
 from pathlib import Path
@@ -16,7 +16,8 @@ from typing import Any
 from dht.records import PeerRecord
 from peer.node.telemetry.http import Page, Pages
 from peer.node.telemetry.metrics import Metrics
-from peer.schema.events import AlertRaised, Event, InviteIssued
+from peer.schema.events import AlertRaised, BoardSeen, Event, InviteIssued
+from peer.schema.spec_fields import RunTable
 
 MAX_ALERTS = 10
 MAX_PEERS = 256
@@ -24,19 +25,26 @@ MAX_PEERS = 256
 SHOWN = ("name", "round", "ready", "leaving", "version")
 """Of a peer, as it says itself; its round is -1 before the run began."""
 HTML, JSON = "text/html; charset=utf-8", "application/json"
-STYLE = "body{font:16px sans-serif;margin:2em;max-width:60em}td,th{padding:.2em 1em .2em 0;text-align:left}"
+STYLE = (
+    "body{font:16px sans-serif;margin:2em auto;padding:0 1em;max-width:60em}"
+    "td,th{padding:.2em 1em .2em 0;text-align:left;vertical-align:top}td{overflow-wrap:anywhere}"
+)
+"""Ids have no place to break, and a phone is narrower than one."""
+VIEWPORT = '<meta name="viewport" content="width=device-width, initial-scale=1">'
+"""Without it a phone shows the page as wide as a desk's."""
 
 
 class Health:
     """What is known about a bootstrap node. Its loop calls `note` and `see`; other threads make the pages."""
 
-    def __init__(self, run: str, directory: Path, founders: int, t: float) -> None:
-        self._run, self._directory, self._founders, self._started_t = run, directory, founders, t
+    def __init__(self, run: RunTable, directory: Path, t: float, report: Callable[[Event], None]) -> None:
+        self._run, self._directory, self._started_t, self._report = run, directory, t, report
         self._metrics = Metrics("", t)
         self._lock = threading.Lock()
         self._peers: list[dict[str, Any]] = []
         self._alerts: deque[dict[str, Any]] = deque(maxlen=MAX_ALERTS)
         self._here = self._invites = 0
+        self._told: BoardSeen | None = None
         self._has_begun = False
 
     def note(self, event: Event) -> None:
@@ -60,7 +68,12 @@ class Health:
         seen = [{"peer": peer} | {name: getattr(head, name) for name in SHOWN} for peer, head in shown]
         with self._lock:
             self._peers = seen
-        self._metrics.set(peers_seen=len(heads), round=_round_of(seen))
+        round = _round_of(seen)
+        self._metrics.set(peers_seen=len(heads), round=round)
+        told = BoardSeen(present=len(heads), round=round if round >= 0 else None)
+        if told != self._told:
+            self._told = told
+            self._report(told)
 
     def pages(self) -> Pages:
         return {"/": self._page, "/health.json": self._json, "/metrics": self._measure}
@@ -69,9 +82,9 @@ class Health:
         with self._lock:
             peers, alerts = self._peers, list(self._alerts)
         return {
-            "run": self._run, "uptime_s": round(now_s - self._started_t), "has_begun": self._has_begun,
-            "founders_here": self._here, "founders_needed": self._founders, "round": _round_of(peers),
-            "invites_issued": self._invites, "disk_bytes": _size_bytes(self._directory),
+            "run": self._run.name, "uptime_s": round(now_s - self._started_t), "has_begun": self._has_begun,
+            "founders_here": self._here, "founders_needed": self._run.founders, "round": _round_of(peers),
+            "rounds": self._run.rounds, "invites_issued": self._invites, "disk_bytes": _size_bytes(self._directory),
             "peers": peers, "alerts": alerts,
         }  # fmt: skip
 
@@ -92,7 +105,7 @@ def html_of(known: Mapping[str, Any]) -> str:
         "yes" if known["has_begun"] else f"no, {known['founders_here']} of {known['founders_needed']} founders are here"
     )
     facts = {
-        "begun": began, "round of most peers": known["round"], "peers on the board": len(known["peers"]),
+        "begun": began, "round of most peers": _round_in_words(known), "peers on the board": len(known["peers"]),
         "up for": _duration(known["uptime_s"]), "invites printed": known["invites_issued"],
         "on disk": f"{known['disk_bytes'] / 1e6:.1f} MB",
     }  # fmt: skip
@@ -100,25 +113,37 @@ def html_of(known: Mapping[str, Any]) -> str:
         (seen["name"] or "-", seen["peer"], seen["round"], _doing(seen), seen["version"]) for seen in known["peers"]
     ]
     alerts = [
-        (time.strftime("%d %H:%M:%S", time.gmtime(each["t"])), each["code"], each["text"]) for each in known["alerts"]
+        (time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(each["t"])), each["code"], each["text"])
+        for each in known["alerts"]
     ]
     title = escape(f"homefires: {known['run']}")
     return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8">{VIEWPORT}<title>{title}</title>'
         f"<style>{STYLE}</style></head>"
-        f"<body><h1>{title}</h1>{_table(list(facts.items()))}"
+        f"<body><main><h1>{title}</h1>{_facts(facts)}"
         f"<h2>Peers</h2>{_table(peers, ('name', 'id', 'round', 'state', 'version'))}"
         f"<h2>Alerts</h2>{_table(alerts[::-1], ('when (UTC)', 'code', 'text'))}"
-        '<p><a href="/health.json">as JSON</a>, <a href="/metrics">metrics</a></p></body></html>'
+        '<p><a href="/health.json">as JSON</a>, <a href="/metrics">metrics</a></p></main></body></html>'
     )
 
 
 def _table(rows: list[tuple[Any, ...]], heading: tuple[str, ...] = ()) -> str:
     if not rows:
         return "<p>none</p>"
-    head = "".join(f"<th>{escape(name)}</th>" for name in heading)
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in heading)
     body = "".join(f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in row)}</tr>" for row in rows)
     return f"<table>{f'<tr>{head}</tr>' if head else ''}{body}</table>"
+
+
+def _facts(facts: Mapping[str, Any]) -> str:
+    rows = (f'<tr><th scope="row">{escape(name)}</th><td>{escape(str(fact))}</td></tr>' for name, fact in facts.items())
+    return f"<table>{''.join(rows)}</table>"
+
+
+def _round_in_words(known: Mapping[str, Any]) -> str:
+    if known["round"] < 0:
+        return "none yet"
+    return f"{known['round']} of {known['rounds']}" if known["rounds"] else str(known["round"])
 
 
 def _doing(seen: Mapping[str, Any]) -> str:

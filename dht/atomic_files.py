@@ -21,7 +21,11 @@ def write_atomic(path: Path, payload: bytes, *, private: bool = False) -> None:
     with raising_disk_full(path.parent):
         if private:
             scratch.unlink(missing_ok=True)  # whatever its mode is
-        _write(scratch, payload, 0o600 if private else 0o666)
+        try:
+            _write(scratch, payload, 0o600 if private else 0o666)
+        except OSError:
+            scratch.unlink(missing_ok=True)  # on a full disk half a file is room that something else needs
+            raise
         scratch.replace(path)
         sync_folder(path.parent)
 

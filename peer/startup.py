@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dht.atomic_files import write_atomic
-from dht.errors import BadInput, HomefiresError, MemoryFull, Unreachable
+from dht.errors import BadInput, DiskFull, HomefiresError, MemoryFull, Unreachable
 from dht.process import loading
 from peer.network.link.handle import LeaveRequested
 from peer.node.lifecycle.state import RETRY_S
@@ -75,10 +75,11 @@ def prepare(
 
     Where others fill the device, or the data cannot be reached, it says so and tries again every RETRY_S, but not while
     its owner pauses this peer. `wait` is given seconds, and may return sooner. `roster` knows which devices are left
-    out. Raises BadInput, BadSpec, DeviceLost, RankLost, and LeaveRequested.
+    out. Raises BadInput, BadSpec, DeviceLost, DiskFull, RankLost, and LeaveRequested.
     """
     from peer.training.data.open_source import require_files
 
+    require_disk(spec, directory)
     if cluster is None or cluster.is_lead:
         require_files(spec, settings.data_path)  # before minutes are spent on the device
         require_sound(spec, settings.data_path, directory, session)
@@ -90,6 +91,20 @@ def prepare(
             return attempt
         why = why or attempt  # its figures change all the time, and every change would be told
         _wait_for_room(f"{why}; tried every {RETRY_S:.0f} s", session, wait or _wait_for(session), clock)
+
+
+def require_disk(spec: RunSpec, directory: Path) -> None:
+    """Raises DiskFull where the run has no room for what it writes at least, which is known before anything is."""
+    from peer.node.host.disk import folder_bytes, free_disk_bytes
+    from peer.planning.plan.run_needs import needs_of
+    from peer.schema.byte_text import format_bytes
+
+    least, free, held = needs_of(spec, 0).least_disk, free_disk_bytes(directory), folder_bytes(directory) or 0
+    if free + held < least:
+        raise DiskFull(
+            f"{directory} has {format_bytes(free)} free, and the run takes {format_bytes(least)} at least; free "
+            f"{format_bytes(least - held - free)}, or name a folder on a larger disk with --dir"
+        )
 
 
 def require_sound(spec: RunSpec, data_path: str, directory: Path, session: Reporter) -> None:
@@ -221,8 +236,8 @@ def require_room(spec: RunSpec, device: torch.device, *, again: bool, shares: in
     none, for training with one sequence. BadInput for a device that is smaller than the weights. `shares`: of so many
     devices that share the model."""
     from peer.node.host.device import MAKE_ROOM, free_bytes, total_bytes
-    from peer.tools.doctor.check import size
-    from peer.tools.doctor.host import needs_of
+    from peer.planning.plan.run_needs import needs_of
+    from peer.schema.byte_text import format_bytes
 
     whole = total_bytes(device)
     if not whole:
@@ -231,14 +246,16 @@ def require_room(spec: RunSpec, device: torch.device, *, again: bool, shares: in
     weights, needed = needs.weights / shares, needs.least_device / shares
     if whole < weights:
         raise BadInput(
-            f"{device} has {size(whole)}, and the weights of {spec.run.name} alone take {size(weights)}; "
-            f"choose another device with --devices{other_ways(spec, whole)}, or join a run with a smaller model"
+            f"{device} has {format_bytes(whole)}, and the weights of {spec.run.name} alone take "
+            f"{format_bytes(weights)}; choose another device with --devices{other_ways(spec, whole)}, or join a run "
+            "with a smaller model"
         )
     free, least = free_bytes(device), min(needed, ENOUGH * whole) if again else weights
     if free < least:
         aside = other_ways(spec, free) if needed > whole else ""
         raise MemoryFull(
-            f"others use {device}: {size(free)} of {size(whole)} free, about {size(needed)} needed; {MAKE_ROOM}{aside}"
+            f"others use {device}: {format_bytes(free)} of {format_bytes(whole)} free, about {format_bytes(needed)} "
+            f"needed; {MAKE_ROOM}{aside}"
         )
 
 
@@ -248,7 +265,7 @@ def other_ways(spec: RunSpec, room_bytes: float) -> str:
     from peer.node.host.processes import available_bytes
     from peer.planning.plan.home_cost import ways_without_room
     from peer.planning.plan.model_shape import shape_of
-    from peer.tools.doctor.host import needs_of
+    from peer.planning.plan.run_needs import needs_of
 
     ways = ways_without_room(shape_of(spec), spec, room_bytes, available_bytes() - needs_of(spec, 0).main)
     return "".join(f", or --set {way.setting} for {way.words}: about {way.tokens_per_s:,.0f} tokens/s" for way in ways)

@@ -112,6 +112,7 @@ from peer.node.store.snapshots import write as write_snapshot
 from peer.node.telemetry.reporter import Reporter
 from peer.schema.events import (
     AlertRaised,
+    BoardSeen,
     CheckpointWritten,
     ClusterFormed,
     DeviceMeasured,
@@ -832,7 +833,8 @@ REPORTED: tuple[Event, ...] = (
         norms={NAMES[0]: 3.5}, given={NAMES[0]: 4096}, outcomes={NAMES[0]: "accepted"}, uplinks={NAMES[1]: 20_000_000},
     ),
     RoundForecast(
-        round=4, expected_s=8.0, low_s=6.5, high_s=11.0, took_s=8.5, foretold_s=8.25, late_s=-1.5, advice="none"
+        round=4, expected_s=8.0, low_s=6.5, high_s=11.0, took_s=8.5, foretold_s=8.25, late_s=-1.5, advice="none",
+        run_left_s=80.0,
     ),
     RoundAborted(round=3, ballot=2, why="no quorum"),
     Evaluated(round=3, loss=2.25, tokens=1024, by_source={"talks": 1.75, "books": 2.75}),
@@ -860,6 +862,7 @@ REPORTED: tuple[Event, ...] = (
     MessageRefused(round=3, about=NAMES[1], rule="TIME", why="it is dated too far ahead"),
     RoundStalled(round=3, ballots=3, rule="TIME", about=NAMES[1], why="round 4 stands still after 3 ballots"),
     SampleWritten(round=3, prompt="Once", text=" upon a time ↵ there was"),
+    BoardSeen(present=3, round=42),
 )  # fmt: skip
 
 

@@ -31,7 +31,7 @@ COMMANDS = {
     "join": ("join", "take part in the run of an invite"),
     "watch": ("watch", "show a recording, a peer's folder, or a run in which you take no part"),
     "attach": ("attach", "open the dashboard of a peer on this machine"),
-    "new": ("new", "write the spec of a run: answer four questions"),
+    "new": ("new", "write the spec of a run: answer five questions"),
     "bootstrap": ("organiser", "start a run: the node that newcomers dial first"),
     "status": ("status", "show what this machine's peer does, what it contributed, and whether it will be in time"),
     "pause": ("control", "pause this machine's peer: it contributes what it has and stops training until resumed"),

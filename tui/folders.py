@@ -16,7 +16,8 @@ from pathlib import Path
 import psutil
 from platformdirs import user_data_path
 
-from dht.errors import BadInput
+from dht.atomic_files import raising_disk_full
+from dht.errors import BadInput, DiskFull
 
 REPORTED, AGREED = "events.jsonl", "consent.json"
 """A folder is a peer's once somebody has agreed to its run there, or a peer has said something."""
@@ -133,11 +134,18 @@ def data_root() -> Path:
 
 @contextmanager
 def writing(path: Path, option: str) -> Iterator[None]:
-    """Raises BadInput for a file that is there already, or that cannot be written, which names the option."""
+    """Raises BadInput for a file that is there already, or that cannot be written, which names the option; DiskFull. No
+    half of a new file is left."""
+    was_there = path.exists()
     try:
-        yield
+        with raising_disk_full(path.parent):
+            yield
     except FileExistsError as error:
         raise BadInput(f"{path} exists; name another file with {option}") from error
+    except DiskFull as error:
+        if not was_there:
+            path.unlink(missing_ok=True)
+        raise DiskFull(f"{error}; name a file on another one with {option}") from error
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror}; name another file with {option}") from error
 

@@ -7,6 +7,9 @@ from typing import Protocol
 
 MAX_FRAME_BYTES = 20 * 2**20
 """No frame is larger; a receiver cuts off whoever announces more."""
+LEAST_MBPS, MOST_MBPS = 0.5, 1e6
+"""The limits that an owner may set. A line below the first holds every round up; one beyond the last is a mistake in
+the unit."""
 
 MakeFrame = Callable[[], bytes | None]
 OnFrame = Callable[[str, bytes], None]

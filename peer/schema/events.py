@@ -78,6 +78,14 @@ class InviteIssued(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class BoardSeen(Event):
+    """A bootstrap node sees `present` peers on its board, most of them at anchor `round`: None before there is one."""
+
+    present: int
+    round: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class PeerStateChanged(Event):
     """What this peer does (JOINING, SYNCING, TRAINING, READY, AVERAGING, PAUSED, GONE), and why; `until`: Unix time."""
 
@@ -197,7 +205,7 @@ class RoundForecast(Event):
     Nine of ten such rounds lie between `low_s` and `high_s`. `foretold_s` is what had been expected of the round
     that is over, None if nothing was, and `took_s` what it took. `late_s` says by how much this peer's part will miss
     what the others wait for, negative if it will be in time, None if that is not known yet; `advice` is what its owner
-    can do about it, in words, or empty.
+    can do about it, in words, or empty. `run_left_s`: from its beginning to the run's end, if there is one.
     """
 
     round: int
@@ -208,6 +216,7 @@ class RoundForecast(Event):
     foretold_s: float | None = None
     late_s: float | None = None
     advice: str = ""
+    run_left_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,10 +231,7 @@ class RoundAborted(Event):
 @dataclass(frozen=True, kw_only=True)
 class MessageRefused(Event):
     """What `about` sent towards anchor `round` + 1 breaks `rule`, one of `peer.consensus.protocol.refusals`; `why` in
-    words.
-
-    Told once for each anchor, peer and rule.
-    """
+    words. Told once for each anchor, peer and rule."""
 
     round: int
     about: str
@@ -236,7 +242,6 @@ class MessageRefused(Event):
 @dataclass(frozen=True, kw_only=True)
 class RoundStalled(Event):
     """So many ballots of this round came to nothing, or none can begin; `why` in words. Its commit ends that.
-
     `rule` and `about` are those of the message that was refused; empty if none was, and `why` says what is missing.
     """
 

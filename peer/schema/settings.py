@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from dht.errors import BadSpec
+from dht.streams.base import LEAST_MBPS, MOST_MBPS
 from peer.schema import weekly_schedule as schedules
 from peer.schema.toml_tables import StrictTable, read, require, shortened, to_toml
 
-LEAST_MBPS, MOST_MBPS = 0.5, 1e6
-"""A line below the first holds every round up; one beyond the last is a mistake in the unit."""
 MAX_NAME = 32
 """Characters of a peer's name: what a head record takes."""
 DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d{1,3})?")

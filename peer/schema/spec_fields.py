@@ -16,6 +16,7 @@ UNLIMITED = 1_000_000
 MAX_FRAGMENTS = 32
 MOST_PROMPTS = 8
 PROMPT_CHARACTERS = 500
+MOST_FOUNDERS = 16
 MOST_ROUNDS = 10_000_000
 YEAR_S = 365 * 86_400
 """No wait is longer: clocks and timers take no more than some centuries."""
@@ -34,7 +35,7 @@ class RunTable(StrictTable):
     """What people call this run: letters, digits, dot, dash, underscore."""
     seed: Annotated[int, Bounds(-(2**63), 2**63 - 1)] = 0
     """Seeds the initial parameters and the order of the data."""
-    founders: Annotated[int, Bounds(1, 16)] = 1
+    founders: Annotated[int, Bounds(1, MOST_FOUNDERS)] = 1
     """Peers that must be present before round 0; together they are the first electorate."""
     rounds: Annotated[int, Bounds(0, MOST_ROUNDS)] = 0
     """Rounds until the run is finished; 0 means until somebody stops it. Learning-rate

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 
 from bootstrap.status_page import Health, html_of
 from dht.identity import Identity
 from dht.records import PeerRecord
-from peer.schema.events import AlertRaised, InviteIssued
+from peer.schema.events import AlertRaised, BoardSeen, Event, InviteIssued
+from peer.schema.spec_fields import RunTable
 
 
 def head(round: int, name: str = "alice", *, ready: bool = False) -> PeerRecord:
@@ -19,8 +22,8 @@ def head(round: int, name: str = "alice", *, ready: bool = False) -> PeerRecord:
     )  # fmt: skip
 
 
-def health(directory: Path) -> Health:
-    return Health("tiny", directory, 3, 1000.0)
+def health(directory: Path, report: Callable[[Event], None] = lambda event: None) -> Health:
+    return Health(RunTable(name="tiny", founders=3, rounds=100), directory, 1000.0, report)
 
 
 def test_before_the_run_begins_it_says_who_is_missing(tmp_path: Path) -> None:
@@ -57,6 +60,25 @@ def test_one_that_claims_too_much_moves_no_figure(tmp_path: Path) -> None:
     found = health(tmp_path)
     found.see({"p1": head(7), "p2": head(7), "p3": head(1 << 60)})
     assert found.known(0.0)["round"] == 7
+
+
+def test_the_console_is_told_when_the_board_changes(tmp_path: Path) -> None:
+    """Of whoever is there what the JSON counts, and nothing twice."""
+    told: list[Event] = []
+    found = health(tmp_path, told.append)
+    for heads in ({}, {"p1": head(-1)}, {"p1": head(7), "p2": head(7)}, {"p1": head(7), "p2": head(7)}):
+        found.see(heads)
+    assert told == [BoardSeen(present=0), BoardSeen(present=1), BoardSeen(present=2, round=7)]
+
+
+def test_the_page_fits_a_phone_and_says_of_how_many_rounds_and_on_which_day(tmp_path: Path) -> None:
+    found = health(tmp_path)
+    found.note(AlertRaised(level="info", code="GENESIS", text="the run begins"))
+    found.see({"p1": head(42)})
+    page = html_of(found.known(0.0))
+    assert "<td>42 of 100</td>" in page
+    assert '<meta name="viewport" content="width=device-width' in page
+    assert time.strftime("<td>%Y-%m-%d ", time.gmtime()) in page
 
 
 def test_no_name_becomes_a_tag(tmp_path: Path) -> None:

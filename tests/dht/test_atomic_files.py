@@ -61,3 +61,16 @@ def test_a_new_file_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: py
     with pytest.raises(DiskFull):
         write_exclusive(tmp_path / "key", b"first")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_replaces_a_file_leaves_no_half_of_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a full disk that would be room which something else needs."""
+
+    def fail(handle: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    write_atomic(tmp_path / "settings", b"first")
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(DiskFull):
+        write_atomic(tmp_path / "settings", b"second")
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("settings", b"first")]

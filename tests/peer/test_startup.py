@@ -17,7 +17,7 @@ import psutil
 import pytest
 import torch
 
-from dht.errors import BadInput, BadSpec, DeviceLost, HomefiresError, MemoryFull, Unreachable
+from dht.errors import BadInput, BadSpec, DeviceLost, DiskFull, HomefiresError, MemoryFull, Unreachable
 from dht.identity import Identity
 from dht.records import Genesis
 from peer.network.link.handle import LeaveRequested
@@ -29,6 +29,8 @@ from peer.node.telemetry.reporter import Reporter
 from peer.parallel.autotune import cache, trial
 from peer.parallel.autotune.cache import remember
 from peer.parallel.pipeline.stage_model import require_cuttable
+from peer.planning.plan.run_needs import needs_of
+from peer.schema.byte_text import format_bytes
 from peer.schema.events import AlertRaised, Event, PeerStateChanged
 from peer.schema.settings import PeerSettings
 from peer.schema.spec import RunSpec, load
@@ -47,8 +49,6 @@ from peer.startup import (
     run_doctor,
 )
 from peer.testing.child_process import BUSY, HANG_S
-from peer.tools.doctor.check import size
-from peer.tools.doctor.host import needs_of
 from peer.tools.doctor.verdict import quiet
 from peer.training.data.source import Source
 from peer.training.train import trainer as trainers
@@ -428,7 +428,7 @@ def test_room_that_is_known_to_be_wanting_is_told_and_nothing_is_built(
     start.prepare()
     assert start.waits == [5.0] * 3
     assert len(made) == 1
-    why = f"others use cpu: 97.7 KiB of 24 GiB free, about {size(needed)} needed; close other programs"
+    why = f"others use cpu: 100.0 kB of 25.8 GB free, about {format_bytes(needed)} needed; close other programs"
     assert [why for state, why in start.said if state == "PAUSED"] == [
         f"{why}, or join with --devices cpu; tried every 5 s"
     ] * 2, "the figures are those of the first time"
@@ -437,9 +437,19 @@ def test_room_that_is_known_to_be_wanting_is_told_and_nothing_is_built(
     require_room(start.spec, torch.device("cpu"), again=True)
 
 
+def test_a_disk_without_room_for_the_run_is_said_before_anything_is_made(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("peer.node.host.disk.free_disk_bytes", lambda folder: 6_000_000)
+    least = format_bytes(needs_of(start.spec, 0).least_disk)
+    with pytest.raises(DiskFull, match=rf"has 6\.0 MB free, and the run takes {least} at least; free \S+ .B, or name"):
+        start.prepare()
+    assert start.waits == []
+
+
 def test_a_device_that_never_has_room_ends_the_peer(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "total_bytes", lambda chosen: 1 << 16)
-    with pytest.raises(BadInput, match=r"^cpu has 64 KiB, and the weights of micro alone take .* smaller model$"):
+    with pytest.raises(BadInput, match=r"^cpu has 65.5 kB, and the weights of micro alone take .* smaller model$"):
         start.prepare()
     assert start.waits == []
 
@@ -453,7 +463,7 @@ def test_a_dry_run_on_a_full_device_is_not_what_the_whole_life_goes_by(
 
     monkeypatch.setattr(cache, "find_fit", fail)
     monkeypatch.setattr(device, "total_bytes", lambda chosen: 24 * GIB)
-    with pytest.raises(MemoryFull, match="others use cuda: 0 B of 24 GiB free"):
+    with pytest.raises(MemoryFull, match=r"others use cuda: 0 B of 25\.8 GB free"):
         fit_for(spec, PeerSettings(), tmp_path, Reporter(said.append))
     assert alerts(said) == []
 

@@ -15,6 +15,7 @@ from html import unescape
 import pytest
 
 from peer.node.telemetry.metrics import Metrics
+from peer.schema.byte_text import format_bytes
 from tests.tui.dashboard.live import recorded
 from tui.commands.status import describe, to_json
 from tui.dashboard.header import draw_header
@@ -28,7 +29,7 @@ from tui.report.page import make_page
 from tui.swarm.reducer import apply
 from tui.swarm.snapshot import PeerView, SwarmState
 from tui.text.event_text import PeerStatus
-from tui.text.units import MISSING, format_bytes, format_count, format_loss, format_percent, format_round
+from tui.text.units import MISSING, format_count, format_loss, format_percent, format_round
 
 WIDTH = 160
 PARTS = 4

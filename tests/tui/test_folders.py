@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dht.errors import BadInput, Unreachable
+from dht.errors import BadInput, DiskFull, Unreachable
 from dht.identity import Identity
 from dht.invite import issue
 from dht.process import lock_directory
@@ -21,7 +22,7 @@ from tui.cli import main, parse
 from tui.commands.consent import consents
 from tui.commands.join import JoinCommand
 from tui.commands.options import FolderCommand, PeerCommand
-from tui.folders import folder_meant, note_folder, peer_folders, runs
+from tui.folders import folder_meant, note_folder, peer_folders, runs, writing
 
 Said = pytest.CaptureFixture[str]
 COMMANDS = (
@@ -165,3 +166,19 @@ def test_a_home_that_cannot_be_written_to_keeps_nobody_from_joining(join: JoinCo
     (tmp_path / "data").write_text("a file")
     assert consents(join, yes=True, stdin=io.StringIO(), screen=(screen := io.StringIO())) == ()
     assert screen.getvalue().startswith("commands find this peer with --dir alone: ")
+
+
+@pytest.mark.parametrize("was_there", [False, True])
+def test_a_full_disk_leaves_no_half_of_a_new_file(was_there: bool, tmp_path: Path) -> None:
+    to = tmp_path / "report.html"
+    if was_there:
+        to.touch()
+
+    def write() -> None:
+        with writing(to, "--to"):
+            to.touch()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(DiskFull, match="is full; name a file on another one with --to"):
+        write()
+    assert to.exists() == was_there

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,14 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from dht.atomic_files import write_atomic
-from dht.errors import BadInput, Declined, Unreachable
+from dht.errors import BadInput, Declined, DiskFull, Unreachable
 from dht.invite import Invite, as_temporary_file, parse_for
+from peer.schema.byte_text import format_bytes
 from peer.schema.events import printable
 from tui.data_page import inspected, require_sound
 from tui.folders import AGREED, is_at_work, note_folder
 from tui.processes.children import python_module, repeated
 from tui.processes.one_shot import answer
-from tui.text.units import format_bytes
 
 if TYPE_CHECKING:
     from tui.commands.join import JoinCommand
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 VERSION = 1
 INTRODUCE_S = 120.0
 """Dialling and asking have their own time-outs, which come to less."""
+NOT_JOINED = "not joined; nothing was trained, and nothing is kept"
 YES = ("y", "yes")
 WIDTH, NAMES = 79, 14
 """Columns of the screen, and of what stands before each line."""
@@ -87,6 +89,8 @@ def _ask(
     ways = [] if is_decided else told["ways"]
     for line in [*describe(told, join.place()), *([] if is_decided else lacking(told))]:
         print(printable(line), file=screen)
+    _require_disk(told, join.place())
+    asked_for = () if data_path or not told["reads_files"] else (f"data_path={_ask_folder(told, stdin, screen)}",)
     if data_path:
         _look_at(data_path, told["spec"], screen)
     settings: dict[str, tuple[str, ...]] = {str(at): (way["setting"],) for at, way in enumerate(ways, start=1)}
@@ -97,8 +101,35 @@ def _ask(
     while ways and word in YES:  # it would find no room as it is
         word = _word(f"This machine does not hold the model; say which way. [{numbers}/N] ", stdin, screen)
     if word not in settings:
-        raise Declined("not joined; nothing was trained, and nothing is kept")
-    return settings[word]
+        raise Declined(NOT_JOINED)
+    return (*settings[word], *asked_for)
+
+
+def _require_disk(told: Mapping[str, Any], directory: Path) -> None:
+    """Raises DiskFull where the run has no room for what it writes at least: nobody has to agree to that."""
+    nearest = next(place for place in (directory, *directory.absolute().parents) if place.is_dir())
+    free, least = shutil.disk_usage(nearest).free, told["least_disk_bytes"]
+    if free < least:
+        raise DiskFull(
+            f"the run takes {format_bytes(least)} of disk at least, and {nearest} has {format_bytes(free)} free; free "
+            f"{format_bytes(least - free)}, or name a folder on a larger disk with --dir"
+        )
+
+
+def _ask_folder(told: Mapping[str, Any], stdin: TextIO, screen: TextIO) -> Path:
+    """Where the text lies that this run reads, asked until it is one that can be trained on. Raises Declined."""
+    while True:
+        print("Which folder of your text shall it read? (none: do not join) ", end="", file=screen, flush=True)
+        named = stdin.readline().strip()
+        if not named:
+            raise Declined(NOT_JOINED)
+        folder = Path(named).expanduser().resolve()
+        try:
+            _look_at(str(folder), told["spec"], screen)
+        except BadInput as error:
+            print(printable(str(error)), file=screen)
+        else:
+            return folder
 
 
 def _look_at(data_path: str, spec: str, screen: TextIO) -> None:
@@ -195,15 +226,13 @@ def _row(name: str, text: str) -> list[str]:
 
 
 def _traffic(told: Mapping[str, Any]) -> str:
-    if told["round_bytes"] is None:
-        return "not known for this model; cap it with --upload and --download"
     day, whole = told["day_bytes"], told["rounds"] * told["round_bytes"]
     if whole and whole < day:
         much = f"{format_bytes(whole)} each way for the whole run"
     else:
         round = f"a round takes {told['round_s']:.0f} s, as with {told['assumed_flops'] / 1e12:g} TFLOP/s"
         much = f"about {format_bytes(day)} a day each way if {round}"
-    per_round = f"{format_bytes(told['round_bytes'])} out and as much in per round"
+    per_round = f"{format_bytes(told['round_bytes'])} out and as much in per round for {told['peers']} peers"
     return f"{per_round}; {much}; more when newcomers come; cap it with --upload and --download"
 
 

@@ -15,6 +15,7 @@ from typing import Annotated, Any, ClassVar
 
 from dht.errors import BadInput, DirectoryBusy, Unreachable
 from peer.node.control.client import ControlClient, Reply, name_of, note_of
+from peer.schema.byte_text import format_bytes
 from tui.command_line import Argument, Option
 from tui.commands.options import PeerCommand, PeersCommand
 from tui.folders import is_at_work, is_peers, peer_folders, quoted, unnote_folder
@@ -22,7 +23,6 @@ from tui.processes.children import python_module
 from tui.processes.one_shot import answer
 from tui.processes.systemd import UserUnits, unit_name
 from tui.text.event_text import clock
-from tui.text.units import format_bytes
 
 LEFT_S = 120.0
 """A peer that is told to leave has ended."""

@@ -19,6 +19,7 @@ from dht.atomic_files import raising_disk_full
 from dht.errors import BadInput, RoundsFailed, Unreachable
 from dht.invite import INVITE_FILE
 from peer.network.link.cluster_invite import issue_in
+from peer.schema.byte_text import format_bytes
 from peer.schema.events import AlertRaised, EventLine, InviteIssued, RoundCommitted, format_line
 from peer.schema.spec import RunSpec, dump
 from tui.command_line import Command, Option, words_of
@@ -44,7 +45,6 @@ from tui.swarm.reducer import apply
 from tui.swarm.round_ledger import MAX_COMMITS
 from tui.swarm.snapshot import SwarmState, labels_of
 from tui.terminal import choose_ui
-from tui.text.units import format_bytes
 
 Devices = Sequence[Sequence[str]]
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"

@@ -17,6 +17,7 @@ from typing import IO, Annotated, Any, TextIO
 
 from dht.errors import BadInvite
 from dht.invite import as_temporary_file, parse, read_text
+from peer.schema.byte_text import format_bytes
 from peer.schema.events import printable
 from tui.command_line import Argument, Command, Option
 from tui.commands.options import INVITE, Devices
@@ -24,7 +25,6 @@ from tui.folders import default_directory
 from tui.processes.children import failure_said, python_module, repeated
 from tui.processes.one_shot import answer, limited
 from tui.terminal import columns
-from tui.text.units import format_bytes
 
 LIMIT_S = 300.0
 """An examination takes seconds; with a slow line, dead addresses and a large model some minutes."""
@@ -43,6 +43,9 @@ class DoctorCommand(Command):
     ] = None
     devices: Devices = ""
     listen: Annotated[tuple[str, ...], Option("as for join; repeatable", "ADDR")] = ()
+    sets: Annotated[
+        tuple[str, ...], Option("a setting as for join, such as data_path=FOLDER", "KEY=VALUE", "--set")
+    ] = ()
     as_json: Annotated[bool, Option("print one JSON object per check, the verdict last", flag="--json")] = False
 
     def run(self) -> int:
@@ -59,6 +62,7 @@ class DoctorCommand(Command):
                 place = default_directory("runs", invite.run, invite.spec_hash)
         words += ["--dir", str(place)] if place else []
         words += ["--set", f"settings.devices={self.devices}"] if self.devices else []
+        words += [part for word in self.sets for part in ("--set", f"settings.{word}")]
         return python_module("peer", "doctor", *words, *repeated("--listen", self.listen))
 
 

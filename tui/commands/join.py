@@ -4,6 +4,7 @@ closed and reopened.
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -47,6 +48,8 @@ class JoinCommand(PeerOptions, Command):
     look: DisplayOptions = field(default_factory=DisplayOptions)
 
     def run(self) -> int:
+        for option, limit in (("--upload", self.upload), ("--download", self.download)):
+            _require_limit(option, limit)
         cluster = parse_cluster(read_cluster_text(self.cluster)) if self.cluster else None
         join = replace(self, invite=read_text(self.invite), cluster=cluster.text() if cluster else "")
         words = self.sets
@@ -111,6 +114,14 @@ class JoinCommand(PeerOptions, Command):
         if self.keep_running:
             return python_module("tui.processes.supervisor", str(log), "--", *self.argv(directory))
         return [*self.argv(directory), "--stay"]
+
+
+def _require_limit(option: str, limit: str) -> None:
+    """Raises BadInput for nothing, which would be no limit at all: a peer that may send nothing cannot take part."""
+    if re.fullmatch(r"0*\.?0*", limit.strip()) and limit.strip():
+        raise BadInput(
+            f"{option} is {limit}, and a peer that may use nothing cannot take part; leave it out for no limit"
+        )
 
 
 def run_join(join: JoinCommand, output: Output) -> int:

@@ -1,10 +1,11 @@
-"""`homefires new`: asks four questions, and writes the spec of a run, with a forecast of what the run will take."""
+"""`homefires new`: asks five questions, and writes the spec of a run, with a forecast of what the run will take."""
 
 from __future__ import annotations
 
 import os
 import re
 import sys
+import textwrap
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,13 +16,14 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 from dht.atomic_files import write_atomic
 from dht.errors import BadInput
 from peer.schema.model_layers import ADAPTED
+from peer.schema.settings import PeerSettings
 from peer.schema.spec import DRAFTS, SHIPPED, RunSpec, dump, from_mapping, parse_tables, read_text
-from peer.schema.spec_fields import HUB_NAME, MOST_ROUNDS
+from peer.schema.spec_fields import HUB_NAME, MOST_FOUNDERS, MOST_ROUNDS
 from tui.command_line import Argument, Command, Option
 from tui.data_page import format_in, inspected, require_sound
 from tui.spec_choice import Sets, adopt, is_to_adopt, lay_over
 from tui.terminal import columns
-from tui.text.units import count, format_bytes
+from tui.text.units import count
 
 if TYPE_CHECKING:
     from peer.planning.plan.round_cost import RoundCost
@@ -46,10 +48,13 @@ QUESTIONS = {
         "set at huggingface.co",
         "stdlib",
     ),
+    "friends": ("How many peers begin it? The run waits for so many; more may come at any time", "2"),
     "who": ("Who may join? everybody, or invited: those to whom you give an invite with a token", "everybody"),
     "time": ("How long? A time such as 12h or 7d, or a number of rounds", "7d"),
 }
 """By option: what is asked, and what an empty line says."""
+USUALLY = ("friends",)
+"""Questions whose usual answer holds where nobody can be asked."""
 
 
 def _answer(name: str) -> Option:
@@ -58,27 +63,39 @@ def _answer(name: str) -> Option:
 
 @dataclass(frozen=True, kw_only=True)
 class NewCommand(Command):
-    """The four answers, as they were typed; empty: not yet."""
+    """The answers, as they were typed; empty: not yet."""
 
     to: Annotated[Path | None, Argument("where to write it (default: NAME.toml here)", "FILE")] = None
     model: Annotated[str, _answer("model")] = ""
     data: Annotated[str, _answer("data")] = ""
+    friends: Annotated[str, _answer("friends")] = ""
     who: Annotated[str, _answer("who")] = ""
     time: Annotated[str, _answer("time")] = ""
     sets: Sets = ()
 
     def run(self) -> int:
-        answers: dict[str, Any] = {name: getattr(self, name) or _ask(name, sys.stdin, sys.stderr) for name in QUESTIONS}
+        if self.to is not None:
+            _require_new(self.to)
+        given = {name: getattr(self, name) for name in QUESTIONS}
+        for name, answer in given.items():
+            if answer:
+                require_answer(name, answer)
+        answers: dict[str, Any] = {name: given[name] or _ask(name, sys.stdin, sys.stderr) for name in QUESTIONS}
         wishes = replace(self, **answers)
         spec, cost = made(wishes)
         path = self.to or Path(f"{spec.run.name}.toml")
-        if path.exists():
-            raise BadInput(f"{path} exists; name another file, or remove it")
+        _require_new(path)
         if spec.data.source == "files":
             look_at(spec, wishes.data)
         write_atomic(path, dump(spec).encode())
         print("\n".join([*about(spec, cost, wishes), f"written to {path}; start it with: homefires bootstrap {path}"]))
         return 0
+
+
+def _require_new(path: Path) -> None:
+    """Raises BadInput."""
+    if path.exists():
+        raise BadInput(f"{path} exists; name another file, or remove it")
 
 
 def look_at(spec: RunSpec, folder: str) -> None:
@@ -90,26 +107,55 @@ def look_at(spec: RunSpec, folder: str) -> None:
 
 
 def _ask(name: str, stdin: TextIO, screen: TextIO) -> str:
-    """Raises BadInput where nobody can be asked."""
+    """An answer that can be meant; one that cannot is said so at once, and the same is asked again. Raises BadInput
+    where nobody can be asked, or nobody answers any more."""
     question, usual = QUESTIONS[name]
     if not stdin.isatty():
+        if name in USUALLY:
+            return usual
         raise BadInput(f"nobody can be asked here, since there is no terminal; add --{name}")
-    print(f"{question} [{usual}] ", end="", file=screen, flush=True)
-    return stdin.readline().strip() or usual
+    asked = textwrap.fill(f"{question} [{usual}]", columns(WIDTH) - 1, break_long_words=False, break_on_hyphens=False)
+    while True:
+        print(asked, end=" ", file=screen, flush=True)
+        line = stdin.readline()
+        if not line:
+            raise BadInput(f"the answers end before --{name}")
+        try:
+            require_answer(name, answer := line.strip() or usual)
+        except BadInput as error:
+            print(error, file=screen)
+        else:
+            return answer
+
+
+def require_answer(name: str, answer: str) -> None:
+    """Raises BadInput for one that no run can come of. Whether a model can be had is known once it is loaded."""
+    match name:
+        case "model":
+            is_known = answer in (*SHIPPED, *DRAFTS) or HUB_NAME.fullmatch(answer)
+            if not is_known and not os.path.exists(os.path.expanduser(answer)):
+                known = "a shipped run, such as tiny, a folder, a .gguf file or OWNER/NAME at huggingface.co"
+                raise BadInput(f"--model is {answer[:60]!r}, which is not here; say {known}")
+        case "data":
+            _require_data(answer)
+        case "friends":
+            _founders_of(answer)
+        case "who":
+            if answer not in WHO:
+                raise BadInput(f"--who is {answer[:40]!r}; say {' or '.join(WHO)}")
+        case "time":
+            _rounds_of(answer, 1.0)
 
 
 # ---- from answers to a spec ----
 
 
 def made(wishes: NewCommand) -> tuple[RunSpec, RoundCost]:
-    """The spec, and what its round costs two homes. Raises BadInput, BadSpec, Unreachable."""
-    policy = WHO.get(wishes.who)
-    if policy is None:
-        raise BadInput(f"--who is {wishes.who[:40]!r}; say {' or '.join(WHO)}")
+    """The spec, and what its round costs those who found it. Raises BadInput, BadSpec, Unreachable."""
     table = _with_model(wishes.model, wishes.sets)
     table["data"] = table.get("data", {}) | _data_of(wishes.data)
-    table["admission"] = table.get("admission", {}) | {"policy": policy}
-    table["run"] = table["run"] | {"name": _name_of(wishes)}
+    table["admission"] = table.get("admission", {}) | {"policy": WHO[wishes.who]}
+    table["run"] = table["run"] | {"name": _name_of(wishes), "founders": _founders_of(wishes.friends)}
     lay_over(table, wishes.sets)
     spec = from_mapping(table, "the answers")
     cost = _cost_of(spec)
@@ -163,7 +209,6 @@ def _fits(table: dict[str, Any]) -> bool:
 
 
 def _data_of(data: str) -> dict[str, Any]:
-    """Raises BadInput."""
     files = {"subset": "", "held_out_every": FEW_FILES, "held_out_by": "content"}
     if data == "stdlib":
         return {"source": "stdlib", "path": "", **files}
@@ -172,9 +217,20 @@ def _data_of(data: str) -> dict[str, Any]:
         format = format_in(folder)
         today = {"date": date.today().isoformat()} if format == "chat" else {}
         return {"source": "files", "path": folder.name, "format": format, **today, **files}
-    if HUB_NAME.fullmatch(data):
-        return {"source": "hub", "path": data, "subset": ""}
-    raise BadInput(f"--data is {data[:60]!r}; say stdlib, a folder that is here, or OWNER/NAME of a data set")
+    return {"source": "hub", "path": data, "subset": ""}
+
+
+def _require_data(data: str) -> None:
+    """Raises BadInput."""
+    if data != "stdlib" and not HUB_NAME.fullmatch(data) and not os.path.exists(os.path.expanduser(data)):
+        raise BadInput(f"--data is {data[:60]!r}; say stdlib, a folder that is here, or OWNER/NAME of a data set")
+
+
+def _founders_of(friends: str) -> int:
+    """Raises BadInput."""
+    if not re.fullmatch(r"[0-9]{1,3}", friends) or not 1 <= int(friends) <= MOST_FOUNDERS:
+        raise BadInput(f"--friends is {friends[:40]!r}; say a number from 1 to {MOST_FOUNDERS}")
+    return int(friends)
 
 
 def _name_of(wishes: NewCommand) -> str:
@@ -189,9 +245,10 @@ def _cost_of(spec: RunSpec) -> RoundCost:
     from peer.planning.plan.model_shape import shape_of
     from peer.planning.plan.peer_set import Machine, uniform_peers
     from peer.planning.plan.round_cost import predict
+    from peer.planning.plan.run_needs import peers_of
 
     home = Machine(name="a home", upload_mbps=UPLOAD_BPS / 1e6)
-    return predict(shape_of(spec), spec, uniform_peers(2, home), shipped())
+    return predict(shape_of(spec), spec, uniform_peers(peers_of(spec), home), shipped())
 
 
 def _rounds_of(time: str, round_s: float) -> int:
@@ -210,24 +267,22 @@ def _rounds_of(time: str, round_s: float) -> int:
 
 def about(spec: RunSpec, cost: RoundCost, wishes: NewCommand) -> list[str]:
     """What it is and takes, a line each."""
-    from peer.planning.plan.model_shape import memory_of, shape_of
     from peer.planning.plan.peer_set import HOME_FLOPS
+    from peer.planning.plan.run_needs import memory_words, needs_of, traffic_words
     from peer.planning.plan.strategy_search import seconds
     from tui.simulation.plan_page import as_short
 
-    shape = shape_of(spec)
-    memory = memory_of(shape, spec)
-    trained = f"{as_short(shape.parameters)} parameters"
+    needs = needs_of(spec, PeerSettings().chain_bytes)
+    trained = f"{as_short(needs.parameters)} parameters"
     of_what = f"{trained} of {spec.start.model}" if spec.start else f"{trained}, random to begin with"
     if spec.adapter is not None and spec.start is not None:
         of_what = f"an adapter of {trained} beside {spec.start.model}"
     folder = f"\neach volunteer says where the text lies: --set data_path={wishes.data}"
     return [
         f"{spec.run.name}: trains {of_what}, context {spec.model.context}{folder * (spec.data.source == 'files')}",
-        f"memory of a peer: {format_bytes(memory.device_bytes)} on the device, "
-        f"{format_bytes(memory.anchor_bytes + memory.encoded_bytes)} beside",
-        f"a round: about {seconds(cost.round_s)} with homes of {HOME_FLOPS / 1e12:.0f} TFLOP/s on 20 Mbit/s, of which "
-        f"each sends {format_bytes(cost.traffic.up_bytes)}",
+        f"memory of a peer: {memory_words(needs)}",
+        f"a round: about {seconds(cost.round_s)} with homes of {HOME_FLOPS / 1e12:.0f} TFLOP/s on 20 Mbit/s; "
+        f"{traffic_words(needs)}",
         f"{count(spec.run.rounds, 'round')}: about {seconds(spec.run.rounds * cost.round_s)}"
         if spec.run.rounds
         else "no last round: it goes on until you end it",

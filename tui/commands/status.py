@@ -94,7 +94,7 @@ def describe(swarm: SwarmState, alive: bool, status: PeerStatus, now: float) -> 
     lines += event_text.stall_lines(mine.stalled) if alive and mine.stalled is not None else []
     step = f", step {mine.step} of {mine.steps}" if alive and mine.steps else ""
     doing = f", in round {figures.in_round(mine)}{step}" if alive else ""
-    lines.append(f"run {swarm.run}: {rounds_words(swarm)}{doing}")
+    lines.append(f"run {figures.run_name(swarm)}: {rounds_words(swarm)}{doing}")
     if devices := event_text.devices_words(mine.devices, mine.sharding) or mine.device:
         lines.append(f"trains on {devices}")
     if mine.transfer is not None:

@@ -366,6 +366,8 @@ class Dashboard(App[ExitReason]):
         self.tick()
 
     def _say(self, text: str, *, level: Literal["information", "warning", "error"] = "information") -> None:
+        """In the place of what was said before: a key that is pressed again is answered by one toast, not by two."""
+        self.clear_notifications()
         self.notify(text, severity=level, markup=False, timeout=4 if level == "information" else 8)
 
     # A recording

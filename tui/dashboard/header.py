@@ -13,12 +13,12 @@ from tui.dashboard.keys import keys_that_matter
 from tui.dashboard.styles import shown_state, state_of, style_of
 from tui.dashboard.view import View
 from tui.dashboard.widgets.lines import StyledLine, cut
+from tui.swarm import figures
 from tui.swarm.figure_text import rounds_words, why_words
 from tui.swarm.phase_styles import STATES
 from tui.text.event_text import stall_brief
 from tui.text.units import format_elapsed
 
-RUN = 8
 """Characters of the run's hash that tell runs apart."""
 
 
@@ -80,7 +80,7 @@ def draw_keys(view: View, screen: str) -> Text:
 
 def _run_line(view: View) -> Text:
     ink = view.ink
-    name = (f"homefires {view.swarm.run[:RUN]}".strip(), ink.strong)
+    name = (f"homefires {figures.run_name(view.swarm)}".strip(), ink.strong)
     text = Text.assemble(name, (f"  {rounds_words(view.swarm)}", ink.text))
     if view.mine is not None and not view.mini:
         text.append(f"  {view.glyphs.mark} {view.mine.label}", style=ink.mine)
@@ -130,7 +130,12 @@ def _counts_line(view: View) -> Text:
             said = f"{view.glyphs.sign(state)} {number} {state.name.lower()}  "
             text.append(said, style=style_of(state.role, view.ink))
     text.truncate(room_of(view))
-    return text or Text("no peer has been seen yet", style=view.ink.muted)
+    return text or Text(_waited_for(view) or "no peer has been seen yet", style=view.ink.muted)
+
+
+def _waited_for(view: View) -> str:
+    """As whoever watches the run says; empty where nobody does."""
+    return view.swarm.narrator.why if view.swarm.narrator is not None else ""
 
 
 def _sides(left: Text, right: Text, view: View) -> Text:

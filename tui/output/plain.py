@@ -58,8 +58,8 @@ class _Pending(NamedTuple):
 class PlainOutput(Output):
     """Prints `mm:ss  what happened`, counted from the first event.
 
-    `rounds` is the length of the run, 0 if it has none. `terse` leaves out the changes between TRAINING, READY
-    and AVERAGING, which the line of the round stands for: several peers in one log would drown it.
+    `rounds` is the length of the run, 0 if it has none or its peers tell it. `terse` leaves out the changes between
+    TRAINING, READY and AVERAGING, which the line of the round stands for: several peers in one log would drown it.
     """
 
     def __init__(self, stream: TextIO, *, rounds: int = 0, terse: bool = False) -> None:
@@ -166,6 +166,10 @@ class PlainOutput(Output):
 
     def _heartbeat(self) -> str:
         swarm = self._swarm
+        board = next((view.board for view in swarm.reporting if view.board is not None), None)
+        if board is not None:
+            where = "the run has not begun" if board.round is None else self._round(board.round)
+            return f"{count(board.present, 'peer')} · {where}"
         known = swarm.reporting or [view for view in swarm.peers.values() if view.state != "GONE"]
         alive = [view for view in known if not view.stopped]
         parts = [count(len(alive), "peer"), self._round(swarm.round)]
@@ -178,7 +182,8 @@ class PlainOutput(Output):
         return " · ".join(parts)
 
     def _round(self, round: int) -> str:
-        return f"round {round}/{self._rounds}" if self._rounds else f"round {round}"
+        rounds = self._rounds or self._swarm.rounds
+        return f"round {round}/{rounds}" if rounds else f"round {round}"
 
     def _who(self, line: EventLine) -> str:
         return self._swarm.label(line.peer) or WATCHER

@@ -8,13 +8,14 @@ from functools import cache
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
+from peer.schema.byte_text import format_bytes
 from tui.report.charts import ReportFigure
 from tui.swarm import figures
 from tui.swarm.figure_text import agreement_words, rounds_words, why_words
 from tui.swarm.snapshot import PeerView, SwarmState, labels_of
 from tui.text.event_text import counts_words, layer_words
 from tui.text.explain import PENALTY_PAGES
-from tui.text.units import format_bytes, format_elapsed, format_percent
+from tui.text.units import format_elapsed, format_percent
 
 
 def make_page(swarm: SwarmState, charts: Iterable[ReportFigure]) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dht.atomic_files import write_atomic
 from dht.errors import BadInput
+from peer.schema.byte_text import format_bytes
 from tui.folders import writing
 from tui.report.charts import draw_charts
 from tui.report.page import make_page
 from tui.sources.replay import RecordingSource
-from tui.text.units import count, format_bytes
+from tui.text.units import count
 
 
 def write_report(source: Path, to: Path) -> str:
@@ -25,7 +27,7 @@ def write_report(source: Path, to: Path) -> str:
     swarm = recording.advance(0.0)
     page = make_page(swarm, draw_charts(swarm))
     with writing(to, "--to"):
-        to.write_text(page, encoding="utf-8")
+        write_atomic(to, page.encode())
     rounds, peers = count(len(swarm.history), "round"), count(len(swarm.reporting), "peer")
     return f"{to}: {rounds} of {peers}, {format_bytes(len(page.encode()))}"
 

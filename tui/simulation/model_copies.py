@@ -12,7 +12,8 @@ from peer.planning.plan.planning_problem import PlanningProblem
 from peer.planning.plan.replicas import work_of
 from peer.planning.plan.round_cost import step_seconds, step_tokens
 from peer.planning.plan.strategy import strategy_of
-from tui.text.units import count, format_bytes
+from peer.schema.byte_text import format_bytes
+from tui.text.units import count
 
 
 @dataclass(frozen=True, kw_only=True)

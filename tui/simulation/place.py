@@ -23,11 +23,12 @@ from peer.planning.plan.peer_set import MAX_MEMBERS, PeerSet, peers_in_regions, 
 from peer.planning.plan.replicas import work_of
 from peer.planning.plan.round_cost import step_seconds
 from peer.planning.plan.strategy_search import seconds
+from peer.schema.byte_text import format_bytes
 from peer.schema.spec import RunSpec
 from tui.simulation.machines import peers_of
 from tui.simulation.plan_options import PlaceOptions
 from tui.simulation.plan_page import as_short, assumptions, page
-from tui.text.units import EVERY_S, count, format_bytes
+from tui.text.units import EVERY_S, count
 
 UNKNOWN = float("inf")
 """Memory of a peer that did not say: nothing is refused for it."""

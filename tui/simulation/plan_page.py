@@ -8,10 +8,12 @@ from collections.abc import Iterable
 from peer.planning.plan.model_shape import memory_of
 from peer.planning.plan.peer_set import Machine, PeerSet
 from peer.planning.plan.round_cost import MOST, RoundCost
+from peer.planning.plan.run_needs import main_bytes
 from peer.planning.plan.strategy_search import RankedStrategy, seconds, why_lost
+from peer.schema.byte_text import format_bytes
 from tui.simulation.model_copies import ModelCopies
 from tui.simulation.planner import NoPlan, PlanAnswer
-from tui.text.units import count, format_bytes
+from tui.text.units import count
 
 SHOWN = 5
 """Strategies in the table."""
@@ -86,7 +88,7 @@ def _details(found: PlanAnswer) -> list[str]:
     if second is not None:
         lines.append(f"2 lost{now * _is_now(found, second)}: {why_lost(best, second)}")
     if not any(_is_now(found, ranked) for ranked in choice.ranked[:2]):
-        why = f"= lost (the spec as it stands): {why_lost(best, found.now)}"
+        why = f"the spec as it stands makes less of the time: {why_lost(best, found.now)}"
         lines.append(why if found.question.fits(found.now.strategy) else TOO_LARGE)
     return [*lines, f"coefficients: {found.question.given.measured}"]
 
@@ -138,7 +140,8 @@ def _traffic(found: PlanAnswer) -> list[str]:
     if not cost.traffic.up_bytes:
         return []
     return [
-        f"each peer sends and takes in {format_bytes(cost.traffic.up_bytes)} per round, "
+        f"each of {len(found.question.swarm)} peers sends {format_bytes(cost.traffic.up_bytes)}, and takes in as much, "
+        "per round: "
         f"{format_bytes(cost.day_bytes)} a day, {format_bytes(30 * cost.day_bytes)} a month"
     ]
 
@@ -146,21 +149,20 @@ def _traffic(found: PlanAnswer) -> list[str]:
 def _peers(found: PlanAnswer) -> list[str]:
     """What each peer has to do with it; of many alike only the first."""
     question, cost, chosen = found.question, found.best.cost, found.best.strategy
-    memory = memory_of(question.shape, found.spec)
     lines, seen = [], set[Machine]()
     for at, machine in enumerate(question.swarm.machines):
         if machine.kind in seen or len(seen) >= PEERS_SHOWN:
             continue
         seen.add(machine.kind)
-        held = f"{question.held_bytes(chosen, machine) / 1e9:.2f} GB"
-        held += f" of {machine.memory_gb:g}" if machine.memory_gb else ""
+        held = format_bytes(question.held_bytes(chosen, machine))
+        held += f" of {machine.memory_gb:g} GB" if machine.memory_gb else ""
         if machine.devices > 1:
             held += f" on each of {machine.devices} devices ({question.of_devices(chosen, machine).strategy})"
         lines.append(
             f"{machine.name}: {cost.steps[at]:.0f} steps of {seconds(cost.step_s[at])}, waits "
             f"{seconds(cost.exposed_s[at])} per round, {held} to train"
         )
-    lines.append(f"and {(memory.anchor_bytes + memory.encoded_bytes) / 1e9:.2f} GB of main memory each")
+    lines.append(f"and {format_bytes(main_bytes(memory_of(question.shape, found.spec)))} of main memory each")
     return lines
 
 

@@ -18,11 +18,12 @@ from peer.planning.plan.strategy_search import seconds
 from peer.planning.simulate.run_summary import Summary
 from peer.planning.simulate.scenario import Churn, ScenarioOptions, read_attackers, read_churn
 from peer.planning.simulate.simulation import simulate
+from peer.schema.byte_text import format_bytes
 from peer.schema.events import EventLine, format_line
 from tui.folders import writing
 from tui.simulation.plan_options import SimulateOptions, SwarmOptions
 from tui.spec_choice import choose_spec
-from tui.text.units import count, format_bytes
+from tui.text.units import count
 
 USUAL_ROUNDS = 20
 """Of a run without an end."""

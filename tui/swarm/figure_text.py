@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from peer.schema.byte_text import format_bytes
 from tui.swarm import figures
 from tui.swarm.snapshot import PeerView, PenaltyRecord, Round, SwarmState
-from tui.text.units import count, format_bytes, format_elapsed, format_percent, format_seconds, format_uptime
+from tui.text.units import count, format_elapsed, format_percent, format_seconds, format_uptime
 
 
 def why_words(swarm: SwarmState, peer: PeerView, now: float) -> str:

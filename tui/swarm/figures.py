@@ -15,6 +15,8 @@ from peer.schema.events import DeviceMeasured, RoundForecast
 from tui.swarm.phase_styles import STATES, ShownState, penalty_code, state_named
 from tui.swarm.snapshot import WEIGHT_ONE, PeerView, PenaltyRecord, Point, Round, SwarmState
 
+HASH_SHOWN = 8
+"""Characters of the hash of a run that nobody names."""
 SILENT_S = 60.0
 """Who is known by hearsay only, and was not heard of for longer than this and two rounds, is gone."""
 
@@ -25,6 +27,11 @@ def trains(swarm: SwarmState) -> str:
     """What is trained on which texts, in the words of whoever tells it; empty where nobody does."""
     tellers = [*swarm.reporting, *([swarm.narrator] if swarm.narrator is not None else [])]
     return next((peer.trains for peer in tellers if peer.trains), "")
+
+
+def run_name(swarm: SwarmState) -> str:
+    """As its organiser calls it, else the beginning of its hash."""
+    return trains(swarm).partition(":")[0] or swarm.run[:HASH_SHOWN]
 
 
 def parameters(swarm: SwarmState) -> int | None:
@@ -139,12 +146,17 @@ def round_seconds_left(swarm: SwarmState, now: float, peer: PeerView | None = No
 
 
 def seconds_left(swarm: SwarmState, now: float, peer: PeerView | None = None) -> float | None:
-    """Until the run is over: this round, and the others at the usual pace. None as above, and for a run without end."""
+    """Until the run is over: this round, and the others as a peer expects them, which grow at first; else at the usual
+    pace. None as above, and for a run without end."""
     usual_s, left_s = usual_round_seconds(swarm), round_seconds_left(swarm, now, peer)
     if not swarm.rounds or usual_s is None or left_s is None:
         return None
-    rounds_left = swarm.rounds - swarm.round
-    return left_s + (rounds_left - 1) * usual_s if rounds_left > 0 else 0.0
+    if swarm.round >= swarm.rounds:
+        return 0.0
+    forecast = peer.forecast if peer is not None else None
+    if forecast is None or forecast.round != swarm.round + 1 or forecast.run_left_s is None:
+        return left_s + (swarm.rounds - swarm.round - 1) * usual_s
+    return left_s + forecast.run_left_s - forecast.expected_s
 
 
 # ---- what a peer gives ----

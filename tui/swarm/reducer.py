@@ -14,6 +14,7 @@ from typing import Any
 
 from peer.schema.events import (
     AlertRaised,
+    BoardSeen,
     CheckpointWritten,
     ClusterFormed,
     DeviceMeasured,
@@ -297,6 +298,8 @@ def _take_figure(draft: SnapshotBuilder, peer: PeerView, t: float, event: Event)
             peer.stalled = event
         case DeviceMeasured():
             peer.device_figures = event
+        case BoardSeen():
+            peer.board = event
         case DeviceReported():
             draft.peer(event.about).device_gb = event.device_gb
         case RoundTripsReported() if event.about in draft.peers:  # a relay, or somebody who watches, is no peer
@@ -361,7 +364,7 @@ _TAKERS: dict[type[Event], Callable[[SnapshotBuilder, PeerView, float, Any], Non
     ClusterFormed: _take_cluster,
     StagesMeasured: _take_stages,
     **dict.fromkeys(
-        (RoundForecast, RoundStalled, DeviceMeasured, DeviceReported, RoundTripsReported, CheckpointWritten),
+        (RoundForecast, RoundStalled, DeviceMeasured, DeviceReported, RoundTripsReported, CheckpointWritten, BoardSeen),
         _take_figure,
     ),
     AlertRaised: _take_alert,

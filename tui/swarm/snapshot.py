@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from peer.schema.events import (
+    BoardSeen,
     DeviceMeasured,
     NetworkMeasured,
     PenaltyImposed,
@@ -230,6 +231,8 @@ class PeerView:
     """What it said last of the round to come."""
     stalled: RoundStalled | None = None
     """Why the round that it is in comes to nothing, until its next commit."""
+    board: BoardSeen | None = None
+    """What an organiser's node counts, which is itself no peer of the run; None for everybody else."""
     stopped: bool = False
     exit_code: int = 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from peer.schema.byte_text import format_bytes
 from peer.schema.events import TransferProgressed
 
 MISSING = "N/A"
@@ -62,16 +63,6 @@ def format_mbps(bps: float) -> str:
     """Megabits per second, without the unit: 0.4, 18."""
     megabits = bps / 1e6
     return f"{megabits:.0f}" if megabits >= 9.95 else f"{megabits:.1f}"
-
-
-def format_bytes(count: float) -> str:
-    """Decimal units, one decimal: 61.2 kB."""
-    size = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:,.1f} TB"
 
 
 def count(number: int, noun: str) -> str:

@@ -23,7 +23,7 @@ from peer.consensus.credit.round_credit import outcomes_of, tokens_counted, weig
 from peer.consensus.protocol.block import Update
 from peer.consensus.protocol.encoding import DIGEST_BYTES, digest_of, integer, octets, pack, row, rows, text
 from peer.consensus.protocol.head import ChainHead
-from peer.consensus.protocol.layout import Part
+from peer.consensus.protocol.layout import Part, cut, divide
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +64,12 @@ class Counting:
 
     parts: tuple[tuple[Part, ...], ...]
     tokens_cap: int
+
+    @classmethod
+    def of_model(cls, layers: Sequence[int], part_elements: int, fragments: int, tokens_cap: int) -> Self:
+        """Of a run whose model has layers of so many elements."""
+        divided = divide(cut(layers, part_elements), fragments)
+        return cls(parts=tuple(fragment.parts for fragment in divided), tokens_cap=tokens_cap)
 
     def of(self, update: Update) -> dict[str, Credit]:
         """What one round counted for everybody that it speaks of."""

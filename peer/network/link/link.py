@@ -127,7 +127,7 @@ async def _take_part(
         hello = await (pipe.receive() if role is None else role.until_hello())
         if not isinstance(hello, Hello):
             raise LinkLost
-        genesis = await _meet_founders(node, pipe, directory, invite, notices, hello, role)
+        genesis = await _meet_founders(node, pipe, directory, invite, notices, hello, role, spec)
         parts = cut(hello.layer_sizes, spec.codec.part_elements)
         chains = Chains(directory, genesis_head(genesis), parts, spec, executor, chosen)
         serve_probes(node, lambda: donor.is_exchanging())  # a round needs the line more
@@ -164,14 +164,14 @@ async def _have_start(
 
 async def _meet_founders(
     node: Node, pipe: LinkEnd, directory: Path, invite: Invite, notices: Announcer, hello: Hello,
-    role: ClusterRole | None,
+    role: ClusterRole | None, spec: RunSpec,
 ) -> Genesis:  # fmt: skip
     node.serve(LAYERS, lambda: pack(hello.layer_sizes))
     is_member = role is None or role.takes_part
     here = Heartbeat(b"", -1, 0, hello.first_state if is_member else b"", is_member, 0, 0, False)
     finding = find_genesis(
-        node, invite.spec_hash, invite.organiser, directory, hello.first_state, offer=lambda: notices.publish(here),
-        wait=lambda: pipe.send(Waiting("waiting for the organiser to name the founders")),
+        node, invite.spec_hash, invite.organiser, directory, hello.first_state, count=spec.run.founders,
+        offer=lambda: notices.publish(here), wait=lambda why: pipe.send(Waiting(why)),
     )  # fmt: skip
     genesis = await unless_left(pipe, finding)
     node.serve("genesis", (directory / "genesis").read_bytes)

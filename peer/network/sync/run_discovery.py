@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from dht.access import RejectCode
 from dht.addresses import peer_id_in
 from dht.atomic_files import raising_damaged, write_atomic
-from dht.board import ask_genesis, genesis_in
+from dht.board import ask_genesis, genesis_in, read_peers
 from dht.errors import BadSpec, RunMismatch, Unreachable
 from dht.identity import fingerprint_words
 from dht.invite import Invite
 from dht.node import Node
-from dht.records import GENESIS, Genesis, Record, unpack
+from dht.records import GENESIS, Genesis, PeerRecord, Record, unpack
 from dht.records import pack as pack_record
 from peer.node.store.run_directory import read_genesis, require_same_start
 from peer.schema import spec as specs
@@ -90,26 +90,42 @@ async def around(node: Node, named: Iterable[str]) -> tuple[str, ...]:
 
 
 async def find_genesis(
-    node: Node, run: bytes, organiser: str, directory: Path, state: bytes, *,
-    offer: Callable[[], Awaitable[None]], wait: Callable[[], None],
+    node: Node, run: bytes, organiser: str, directory: Path, state: bytes, *, count: int,
+    offer: Callable[[], Awaitable[None]], wait: Callable[[str], None],
 ) -> Genesis:  # fmt: skip
-    """The founders, named once by the organiser. `wait` is called if they are not named yet; until then `offer` is
-    called again and again, which tells everybody that this peer is here with its initial `state`. Raises RunMismatch
-    if the founders start from other parameters or another organiser named them."""
+    """The `count` founders, named once by the organiser's node. Until they are named, `offer` is called again and
+    again, which tells everybody that this peer is here with its initial `state`, and `wait` is told what it waits for,
+    whenever that changes. Raises RunMismatch if the founders start from other parameters or another organiser named
+    them."""
     path = directory / "genesis"
     if path.exists():
         _require_organiser(path, organiser)
         return _checked(read_genesis(directory), state)
-    offered_at = float("-inf")
+    offered_at, said = float("-inf"), ""
     while (record := await said_genesis(node, run, organiser)) is None:
-        if offered_at == float("-inf"):
-            wait()
+        why = waiting_words(await read_peers(node.board), count, state, node.peer_id)
+        if why != said:
+            wait(why)
+            said = why
         if time.monotonic() - offered_at > OFFER_EVERY_S:
             offered_at = time.monotonic()
             await offer()
         await asyncio.sleep(LOOK_EVERY_S)
     write_atomic(path, pack_record(record))
     return _checked(read_genesis(directory), state)
+
+
+def waiting_words(heads: Mapping[str, PeerRecord], count: int, state: bytes = b"", me: str = "") -> str:
+    """For whom a run waits that `count` peers begin. Those count who start from `state`, or, without one, who start;
+    `me` with them, whose own head may not be there yet."""
+    there = {
+        peer for peer, head in heads.items() if head.round == -1 and head.state == (state or head.state or None)
+        and not head.leaving
+    }  # fmt: skip
+    missing = count - len(there | ({me} if me and state else set()))
+    if missing <= 0:
+        return "the first peers are all here; the run is about to begin"
+    return f"waiting for {missing} more of {count} first peers; the run then begins by itself"
 
 
 async def said_genesis(node: Node, run: bytes, organiser: str) -> Record | None:

@@ -13,9 +13,6 @@ import psutil
 
 from peer.schema.settings import PeerSettings
 
-PROCESS_BYTES = 800 << 20
-"""Resident memory of a peer whose model is small: torch, transformers, hivemind and their tables, in both processes."""
-
 CHILDREN_S = 5.0
 """How long a list of children is used: to find them the whole of /proc is read."""
 COMM_MOST = 15

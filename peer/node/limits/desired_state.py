@@ -91,9 +91,11 @@ class DesiredState:
         return self._verdict.duty
 
     def wish(self, wish: Intent) -> str:
-        """Replace the last wish, and end a snooze. Returns what people should know about it, in words; mostly
-        nothing."""
-        return self._say(Desired(wish))
+        """Replace the last wish, and end a snooze; a peer that is asked to finish its round goes on to snooze after it,
+        until the time it had been told. Returns what people should know about it, in words; mostly nothing."""
+        with self._changing:
+            until = self._wished.snoozed_until if wish is Intent.FINISH else None
+            return self._replace(Desired(wish, until if self._is_to_come(until) else None))
 
     def snooze(self, seconds: float) -> str:
         """Pause for so long, then train. Replaces the last wish, and returns what `wish` does."""
@@ -109,12 +111,13 @@ class DesiredState:
         self._listener()
 
     def round_is_given(self) -> None:
-        """This round's contribution is made: a peer that was asked to finish it pauses now."""
+        """This round's contribution is made: a peer that was asked to finish it pauses now, or goes on to snooze."""
         if self._wished.wish is not Intent.FINISH:  # mostly: the trainer waits for no disk
             return
         with self._changing:  # a `resume` that comes meanwhile stands
             if self._wished.wish is Intent.FINISH:
-                self._replace(Desired(Intent.PAUSE))
+                until = self._wished.snoozed_until
+                self._replace(Desired(Intent.TRAIN, until) if self._is_to_come(until) else Desired(Intent.PAUSE))
 
     def _say(self, wished: Desired) -> str:
         with self._changing:
@@ -134,6 +137,9 @@ class DesiredState:
         wished = self._wished
         if wished.wish is Intent.PAUSE:
             return (Hold("PAUSED", PAUSED_WHY),)
-        if wished.snoozed_until is not None and self._clock() < wished.snoozed_until:
+        if wished.wish is Intent.TRAIN and self._is_to_come(wished.snoozed_until):
             return (Hold("SNOOZED", SNOOZED_WHY, wished.snoozed_until),)
         return ()
+
+    def _is_to_come(self, until: float | None) -> bool:
+        return until is not None and self._clock() < until

@@ -91,7 +91,10 @@ class _Handler(BaseHTTPRequestHandler):
         ):  # fmt: skip
             self.send_header(header, value)
         self.end_headers()
-        self.wfile.write(page.body)
+        if self.command != "HEAD":
+            self.wfile.write(page.body)
+
+    do_HEAD = do_GET
 
     def version_string(self) -> str:
         return "homefires"

@@ -9,9 +9,10 @@ import torch
 
 from dht.errors import MemoryFull
 from peer.node.host.device import choose_devices, free_bytes, raising_memory_full
-from peer.node.host.processes import PROCESS_BYTES, available_bytes
+from peer.node.host.processes import available_bytes
 from peer.node.host.threads import threads_for
 from peer.planning.plan.model_shape import shape_of
+from peer.planning.plan.run_needs import PROCESS_BYTES
 from peer.schema.ipc import HomeOffer
 from peer.schema.settings import PeerSettings
 from peer.schema.spec import RunSpec

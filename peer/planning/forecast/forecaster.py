@@ -54,9 +54,17 @@ class Forecaster:
         mine = self._mine(settings, upload_bps.pop(self._me, 0))
         others = self._others(len(update.members))
         expected = self._live.expect(
-            mine, others, HOME_DELAY_S, tuple(upload_bps.values()), tuple(upload_bps), self._distances.one_way_s()
+            update.round,
+            mine,
+            others,
+            HOME_DELAY_S,
+            tuple(upload_bps.values()),
+            tuple(upload_bps),
+            self._distances.one_way_s(),
         )
         self._foretold_s = expected.round_s
+        ends = self._spec.run.rounds > 0
+        run_left_s = expected.round_s + self._live.later_s(update.round + 1) if ends else None
         steps = self._pace.expected(update.round)
         advice = remedy(self._spec, expected, self._pace.step_s, steps, settings)
         self._emit(
@@ -65,6 +73,7 @@ class Forecaster:
                 high_s=round(expected.high_s, 3), took_s=round(round_s, 3),
                 foretold_s=None if foretold_s is None else round(foretold_s, 3),
                 late_s=None if expected.late_s is None else round(expected.late_s, 3), advice=advice,
+                run_left_s=None if run_left_s is None else round(run_left_s, 3),
             )
         )  # fmt: skip
         self._warn(update.round, expected, advice)

@@ -1,8 +1,7 @@
 """How long the next round will take here, and whether this peer's part will be in time; compared with what happened.
 
 A peer knows its own machine and the speeds that others report. The error of the formulas in `../plan/round_cost.py` on
-these machines and lines shows in every round as one factor; `RoundForecaster` follows it by an exponential mean of its
-logarithm.
+these machines and lines shows in every round; `RoundForecaster` follows its median.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -18,14 +17,12 @@ from peer.consensus.protocol.block import NEVER, Update
 from peer.consensus.rounds.timeouts import MISSED, ready_after_s
 from peer.planning.plan.coefficients import UNMEASURED, Z90, Coefficients, shipped
 from peer.planning.plan.model_shape import ModelShape, shape_of
-from peer.planning.plan.peer_set import Machine, claimed_mbps, claimed_step_s, swarm_of
+from peer.planning.plan.peer_set import Machine, PeerSet, claimed_mbps, claimed_step_s, swarm_of
 from peer.planning.plan.round_cost import predict
 from peer.schema.spec import RunSpec
 
-FOLLOWS = 0.3
-"""Weight of the newest round in how long rounds are."""
 SPREADS = 0.1
-"""Likewise in how much they differ."""
+"""Weight of the newest round in how much rounds differ from their forecasts."""
 KNOWN = 3
 """Rounds after which there is something to say of lateness."""
 LOOKED_AT = 8
@@ -81,24 +78,27 @@ class RoundForecaster:
 
     def __init__(self, spec: RunSpec, shape: ModelShape | None = None, given: Coefficients | None = None) -> None:
         self._spec, self._shape, self._given = spec, shape or shape_of(spec), given or shipped()
-        self._log_factor = 0.0
         self._variance = math.hypot(self._given.residual, UNMEASURED) ** 2
         self._learned = 0
         self._foretold_s: float | None = None
         """What the formulas alone said of the round in training."""
+        self._expected_s = 0.0
+        """What was expected of it."""
         self._facts: deque[ObservedRound] = deque(maxlen=LOOKED_AT)
-
-    @property
-    def factor(self) -> float:
-        """How many times longer rounds take here than the formulas say."""
-        return math.exp(self._log_factor)
+        self._errors: deque[tuple[float, float]] = deque(maxlen=LOOKED_AT)
+        """Of the newest rounds that were foretold, how many seconds longer, and how many times as long, each took as
+        the formulas alone said."""
+        self._swarm: PeerSet | None = None
+        """Who makes the round in training."""
 
     def expect(
-        self, mine: Machine, others: Sequence[float], delay_s: float, others_upload_bps: Sequence[int] = (),
+        self, round: int, mine: Machine, others: Sequence[float], delay_s: float, others_upload_bps: Sequence[int] = (),
         ids: Sequence[str] = (), delays_s: Mapping[frozenset[str], float] | None = None,
     ) -> Forecast:  # fmt: skip
-        """Of the round that begins now. `others` are the tokens per second that other members say to make, 0 where one
-        does not: it is taken to be as fast as this peer. `others_upload_bps` is what they say to send, 0 where one does
+        """Of the round that begins now at anchor `round`.
+
+        `others` are the tokens per second that other members say to make, 0 where one does not: it is taken to be as
+        fast as this peer. `others_upload_bps` is what they say to send, 0 where one does
         not, and of as many as say so; that the two are not of the same peers in the same order makes no difference to
         speak of: a round waits for the slowest of each. `ids` are the others', `mine.region` is that of this peer; of
         pairs of ids `delays_s` says how far they are, one way, and `delay_s` stands for those that it lacks."""
@@ -111,23 +111,55 @@ class RoundForecaster:
             )
             for number, (speed, upload_bps, region) in enumerate(zip(others, lines, ids, strict=False))
         ]  # fmt: skip
-        swarm = swarm_of(machines, delays=delays_s, otherwise_s=delay_s)
-        cost = predict(self._shape, self._spec, swarm, self._given)
-        self._foretold_s = cost.round_s
-        round_s, wide = self.factor * cost.round_s, math.exp(Z90 * math.sqrt(self._variance))
+        self._swarm = swarm_of(machines, delays=delays_s, otherwise_s=delay_s)
+        self._foretold_s = self._formulas_s(round, self._swarm)
+        self._expected_s = round_s = self._corrected_s(self._foretold_s)
+        wide = math.exp(Z90 * math.sqrt(self._variance))
         return Forecast(
             round_s=round_s, low_s=round_s / wide, high_s=round_s * wide, late_s=self._late_s(),
             patience_s=self._facts[-1].patience_s if self._facts else 0.0,
         )  # fmt: skip
+
+    def later_s(self, round: int) -> float:
+        """Of all rounds from anchor `round` to the end of the run, by those who make the round in training. A run may
+        begin with short rounds, which grow."""
+        table, last, total_s = self._spec.round, self._spec.run.rounds, 0.0
+        ends = (table.sync_rounds, table.sync_rounds + table.ramp_rounds, last)
+        for end in (min(end, last) for end in ends):
+            if end > round:
+                total_s += (end - round) * (self._length_s(round) + self._length_s(end - 1)) / 2
+                round = end
+        return total_s
+
+    def _length_s(self, round: int) -> float:
+        assert self._swarm is not None, "a round is expected first"
+        return self._corrected_s(self._formulas_s(round, self._swarm))
+
+    def _corrected_s(self, foretold_s: float) -> float:
+        """A round is longer than the formulas say by as many seconds as the newest ones were, however long it is: inner
+        steps are measured, so that what the formulas lack is of the agreement. What they say too much is a share.
+
+        It is the median, so that a round that stood still is no rule.
+        """
+        if not self._errors:
+            return foretold_s
+        lacked_s, share = (median(errors) for errors in zip(*self._errors, strict=True))
+        corrected_s = foretold_s + lacked_s if lacked_s > 0 else foretold_s * share
+        return float(max(self._spec.round.min_round_s, corrected_s))
+
+    def _formulas_s(self, round: int, swarm: PeerSet) -> float:
+        """Of the round from an anchor, with as many inner steps as it has."""
+        table = replace(self._spec.round, steps=self._spec.steps_in(round))
+        return predict(self._shape, replace(self._spec, round=table), swarm, self._given).round_s
 
     def learn(self, fact: ObservedRound) -> None:
         """A round is over. One that was not foretold (this peer had just come) teaches only when its part was there."""
         self._facts.append(fact)
         if self._foretold_s is None or fact.round_s <= 0:
             return
-        error = math.log(fact.round_s / self._foretold_s) - self._log_factor
+        self._errors.append((fact.round_s - self._foretold_s, fact.round_s / self._foretold_s))
+        error = math.log(fact.round_s / self._expected_s)
         error = min(max(error, -math.log(MOST_FACTOR)), math.log(MOST_FACTOR))
-        self._log_factor += max(FOLLOWS, 1 / (self._learned + 1)) * error
         if self._learned:  # the first one shows what the formulas are wrong by, not how much rounds differ
             self._variance += max(SPREADS, 1 / (self._learned + 1)) * (error * error - self._variance)
         self._learned += 1

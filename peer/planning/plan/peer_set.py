@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from dht.errors import BadInput
+from dht.streams.base import LEAST_MBPS, MOST_MBPS
 from peer.consensus.protocol.block import MAX_MEMBERS as MAX_MEMBERS  # the screen takes the limits of a group from here
 from peer.consensus.protocol.block import MAX_PARTS as MAX_PARTS
 from peer.planning.placement.pairwise_network import Indices, Matrix, Network, Regions, regions_of
 from peer.planning.placement.place import Placement, in_order
 from peer.planning.placement.stage_workload import StageWorkload, problem_of
 from peer.planning.plan.coefficients import UNMEASURED, shipped
-from peer.schema.settings import LEAST_MBPS, MOST_MBPS
 
 HOME_FLOPS = 20e12
 """FLOP/s that training reaches on a home GPU of which nothing is known: 40 % of the half-precision peak of a card that

@@ -14,7 +14,7 @@ from typing import Any
 from peer.consensus.codec.run_rules import rules_of
 from peer.consensus.credit.tally import Counting, Credit, Tally, read_tally, total
 from peer.consensus.protocol.block import WEIGHT_ONE
-from peer.consensus.protocol.layout import cut, divide
+from peer.consensus.protocol.layout import cut
 from peer.consensus.protocol.validation import check_block
 from peer.node.store.run_directory import block_path, read_organiser
 from peer.schema.events import PeerStarted, ReportReceived, read_events
@@ -92,10 +92,9 @@ def credit(directory: Path) -> Statement:
 def _count(files: RunFiles) -> tuple[Tally, int]:
     """The tally of the base, with every block since; and which of them is the first."""
     spec, genesis = files.beginning()
-    layout = cut([layer.size for layer in FlatParameters(build_meta(spec)).layers], spec.codec.part_elements)
-    counting = Counting(
-        parts=tuple(fragment.parts for fragment in divide(layout, spec.round.fragments)), tokens_cap=spec.tokens_cap
-    )
+    sizes = [layer.size for layer in FlatParameters(build_meta(spec)).layers]
+    layout = cut(sizes, spec.codec.part_elements)
+    counting = Counting.of_model(sizes, spec.codec.part_elements, spec.round.fragments, spec.tokens_cap)
     pointer = files.pointer(genesis)
     head = files.base(pointer, genesis).head
     rules = rules_of(spec, layout, SignatureChecker(genesis.run), organiser=read_organiser(files.directory))

@@ -73,12 +73,5 @@ def one_line(text: object) -> str:
     return "".join(char if char.isprintable() else " " for char in str(text)).strip()
 
 
-def size(count_bytes: float) -> str:
-    for limit, unit in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if count_bytes >= limit:
-            return f"{count_bytes / limit:.3g} {unit}"
-    return f"{count_bytes:.0f} B"
-
-
 def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -5,7 +5,8 @@ does.
 from __future__ import annotations
 
 from dht.errors import BadInput
-from peer.tools.doctor.check import Check, failed, one_line, passed, size, warned
+from peer.schema.byte_text import format_bytes
+from peer.tools.doctor.check import Check, failed, one_line, passed, warned
 from peer.training.data.inspection import MANY_PASSES, SHOWN, DataInspection
 
 NOTICED = ("left out", "converted", "not learned")
@@ -16,8 +17,8 @@ def check_data(found: DataInspection) -> Check:
     """Of files that their owner has named: whether they can be trained on, and what of them is."""
     about = "" if found.is_counted else "about "
     said = one_line(
-        f"{len(found.files):,} files in {found.folder} with {size(found.bytes_read)}: {found.documents:,} documents, "
-        f"{about}{found.tokens:,} tokens"
+        f"{len(found.files):,} files in {found.folder} with {format_bytes(found.bytes_read)}: "
+        f"{found.documents:,} documents, {about}{found.tokens:,} tokens"
     )
     figures = {
         "files": len(found.files), "left_out_files": len(found.left_out), "left_out_bytes": found.bytes_left_out,

@@ -20,6 +20,7 @@ from peer.node.host.power import cpu_temperature_c, read_power
 from peer.node.host.processes import ProcessTree, available_bytes
 from peer.planning.plan.home_cost import UPLOAD_BPS, ways_without_room
 from peer.planning.plan.model_shape import shape_of
+from peer.planning.plan.run_needs import RunNeeds, needs_of
 from peer.schema import spec as specs
 from peer.schema.settings import PeerSettings
 from peer.schema.spec import RunSpec
@@ -34,7 +35,6 @@ from peer.tools.doctor.credentials import (
 )
 from peer.tools.doctor.data_check import check_data
 from peer.tools.doctor.host import (
-    RunNeeds,
     check_descriptors,
     check_device_memory,
     check_disk,
@@ -44,7 +44,6 @@ from peer.tools.doctor.host import (
     check_power,
     check_shared_memory,
     check_start,
-    needs_of,
 )
 from peer.tools.doctor.hub_names import check_hub, repositories_of
 from peer.tools.doctor.network import NetworkFindings, best, examine_network

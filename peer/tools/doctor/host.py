@@ -1,4 +1,4 @@
-"""What a run needs of a machine, and the checks: memory, disk, file descriptors, sleep, battery, heat.
+"""Checks of the machine against what a run needs of it: memory, disk, file descriptors, sleep, battery, heat.
 
 Each check is given the readings.
 """
@@ -9,55 +9,15 @@ import multiprocessing
 import os
 import resource
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from dht.errors import BadInput, DiskFull
 from peer.node.host.power import GNOME_POWER, SLEEP_TYPE, Power
-from peer.node.host.processes import PROCESS_BYTES
 from peer.node.store import start_blob
-from peer.planning.plan.disk_use import disk_of
 from peer.planning.plan.home_cost import WayToTrain
-from peer.planning.plan.model_shape import memory_of, shape_of
-from peer.schema.model_layers import FLOAT32_BYTES
-from peer.schema.spec import RunSpec
-from peer.tools.doctor.check import Check, failed, one_line, passed, size, unknown, warned
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunNeeds:
-    """In bytes."""
-
-    parameters: int
-    weights: int
-    """On the training device, without which nothing can be computed: all of the model, in bytes."""
-    device: int
-    """On the training device with the spec's own micro-batch: an estimate, see
-    `peer.planning.plan.model_shape.MemoryFootprint`."""
-    least_device: int
-    """The same with one sequence at a time."""
-    main: int
-    """Resident beside the device; on a CPU `device` comes on top."""
-    least_disk: int
-    """Without which nothing can be written: snapshots and checkpoints."""
-    disk: int
-    """With updates and contributions, and a snapshot and a checkpoint on their way."""
-
-
-def needs_of(spec: RunSpec, chain_bytes: int) -> RunNeeds:
-    """Of a peer of this run that keeps so many bytes of updates."""
-    shape = shape_of(spec)
-    memory = memory_of(shape, spec)
-    disk = disk_of(shape.parameters, memory.training_bytes, spec, chain_bytes)
-    start = 0 if spec.start is None else FLOAT32_BYTES * spec.model_parameters
-    return RunNeeds(
-        parameters=shape.parameters, weights=FLOAT32_BYTES * shape.parameters + memory.frozen_bytes,
-        device=memory.device_bytes,
-        least_device=memory.device_bytes - round(memory.activation_bytes * (1 - 1 / spec.inner.sequences)),
-        main=PROCESS_BYTES + memory.anchor_bytes + memory.encoded_bytes,
-        least_disk=disk.least + start, disk=disk.peak + start,
-    )  # fmt: skip
-
+from peer.planning.plan.run_needs import RunNeeds, memory_words
+from peer.schema.byte_text import format_bytes
+from peer.tools.doctor.check import Check, failed, one_line, passed, unknown, warned
 
 # ---- memory, disk, descriptors ----
 
@@ -76,8 +36,9 @@ def check_memory(needs: RunNeeds, available_bytes: int, *, on_cpu: bool, held_by
     wanted = needs.main + (needs.device if on_cpu else 0)
     if not available_bytes:
         return unknown("memory", "the system does not tell how much memory is free", needed_bytes=wanted)
-    found = f"{size(available_bytes)} of memory free, the run needs about {size(wanted)}"
-    found += f", of which its peer has {size(held_bytes)} already" if held_bytes else ""
+    found = f"{format_bytes(available_bytes)} of memory free, the run needs about {format_bytes(wanted)}"
+    found += f" ({memory_words(needs)})" if on_cpu else ""
+    found += f", of which its peer has {format_bytes(held_bytes)} already" if held_bytes else ""
     figures = {"available_bytes": available_bytes, "needed_bytes": wanted, "held_bytes": held_bytes}
     least = needs.main + (needs.least_device if on_cpu else 0)
     available_bytes += held_bytes
@@ -93,7 +54,7 @@ def check_device_memory(
     needs: RunNeeds, free_bytes: int, name: str, ways: Sequence[WayToTrain] = ()
 ) -> Check:  # fmt: skip
     """Memory of a GPU that nobody uses just now; `ways`: what its owner may do without enough of it."""
-    found = f"{size(free_bytes)} of {name} free, the run needs about {size(needs.device)}"
+    found = f"{format_bytes(free_bytes)} of {name} free, the run needs about {format_bytes(needs.device)}"
     figures = {"free_bytes": free_bytes, "needed_bytes": needs.device, "least_bytes": needs.least_device}
     if free_bytes < needs.least_device:
         fix = "close what else uses the GPU, choose another one with --devices, or join a run with a smaller model"
@@ -110,12 +71,12 @@ def check_device_memory(
 
 def check_disk(needs: RunNeeds, folder: Path, free_bytes: int, held_bytes: int = 0) -> Check:
     """Room where the run's folder lies; `held_bytes` of what the run takes are there already."""
-    found = f"{size(free_bytes)} free in {folder}, the run takes up to {size(needs.disk)}"
-    found += f", of which {size(held_bytes)} are there already" if held_bytes else ""
+    found = f"{format_bytes(free_bytes)} free in {folder}, the run takes up to {format_bytes(needs.disk)}"
+    found += f", of which {format_bytes(held_bytes)} are there already" if held_bytes else ""
     figures = {"free_bytes": free_bytes, "needed_bytes": needs.disk, "held_bytes": held_bytes}
     missing = needs.least_disk - held_bytes - free_bytes
     if missing > 0:
-        fix = f"free {size(missing)}, or name a folder on a larger disk with --dir"
+        fix = f"free {format_bytes(missing)}, or name a folder on a larger disk with --dir"
         return failed("disk", found, fix, DiskFull, **figures)
     if free_bytes + held_bytes < needs.disk:
         fix = "make room, or have the peer keep fewer updates for others: settings.chain_mb"

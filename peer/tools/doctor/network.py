@@ -25,10 +25,9 @@ from dht.identity import Identity
 from dht.node import NetworkConfig, Node, open_node
 from dht.reach.bandwidth_probe import Bandwidth, measure_bandwidth, serve_probes
 from dht.reach.dial_back import DialBack, port_of, request_dial_back
-from dht.streams.base import Asking
+from dht.streams.base import LEAST_MBPS, Asking
 from peer.network.link.network_stats import DIRECT, RELAYED, reach_of
 from peer.network.sync.run_discovery import ASK_TIMEOUT_S, MAX_SPEC_BYTES
-from peer.schema.settings import LEAST_MBPS
 from peer.tools.doctor.check import Check, count, failed, one_line, passed, unknown, warned
 from peer.tools.doctor.credentials import KnownRun
 

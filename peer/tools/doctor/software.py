@@ -18,9 +18,10 @@ from typing import Any
 from dht.errors import BadInput, HomefiresError, MemoryFull
 from dht.process import parent_env
 from peer.planning.plan.strategy_search import seconds
+from peer.schema.byte_text import format_bytes
 from peer.schema.events import InnerProgressed, read_lines
 from peer.schema.spec import RunSpec, dump
-from peer.tools.doctor.check import Check, failed, one_line, passed, size, unknown
+from peer.tools.doctor.check import Check, failed, one_line, passed, unknown
 from peer.training.train.autotune_result import Tuned, from_json
 
 CHILD_S = 90.0
@@ -132,7 +133,7 @@ def _computes(rows: Sequence[dict[str, Any]]) -> str:
 
 def _describe(row: dict[str, Any]) -> str:
     total = row.get("total_bytes")
-    return f"{row['name']}, {size(total)}" if isinstance(total, int) and total else str(row["name"])
+    return f"{row['name']}, {format_bytes(total)}" if isinstance(total, int) and total else str(row["name"])
 
 
 async def check_libraries(start: Start = run_python) -> Check:

@@ -10,17 +10,19 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from dht.errors import BadInput, MemoryFull
+from dht.streams.base import LEAST_MBPS, MOST_MBPS
 from peer.node.host.disk import folder_bytes, free_disk_bytes
 from peer.node.host.processes import ProcessTree, available_bytes
 from peer.planning.plan.coefficients import shipped
 from peer.planning.plan.model_shape import shape_of
 from peer.planning.plan.peer_set import MAX_MEMBERS, Machine, uniform_peers, worst_of
 from peer.planning.plan.round_cost import RoundCost, predict, step_tokens
+from peer.planning.plan.run_needs import needs_of
 from peer.planning.plan.strategy_search import seconds
-from peer.schema.settings import LEAST_MBPS, MOST_MBPS, PeerSettings
+from peer.schema.settings import PeerSettings
 from peer.schema.spec import RunSpec
 from peer.tools.doctor.check import Check
-from peer.tools.doctor.host import check_descriptors, check_disk, check_memory, needs_of
+from peer.tools.doctor.host import check_descriptors, check_disk, check_memory
 
 DAY_S = 86400.0
 NARROW = 0.2

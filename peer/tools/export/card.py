@@ -11,7 +11,7 @@ from typing import Literal
 
 from huggingface_hub import ModelCardData
 
-from peer.consensus.protocol.block import Update
+from peer.consensus.credit.tally import Credit, Tally
 from peer.schema.events import Evaluated
 from peer.schema.spec import RunSpec
 from peer.schema.spec_fields import DataTable, MixTable
@@ -29,6 +29,8 @@ class CardFacts:
 
     spec: RunSpec
     chain: Chain
+    tally: Tally
+    """What each peer has put in, as `homefires credit` counts it."""
     state: bytes
     """Digest of θ, m and data cursors."""
     state_checked: bool
@@ -41,16 +43,9 @@ class CardFacts:
     """The held-out losses in the run directory, by round and oldest first: of this round and earlier ones."""
 
 
-@dataclass(kw_only=True)
-class PeerCredit:
-    rounds: int = 0
-    tokens: int = 0
-    steps: int = 0
-
-
 def model_card(facts: CardFacts) -> str:
     """README.md: YAML front matter as the Hugging Face Hub reads it, then Markdown."""
-    spec, round, shares = facts.spec, facts.chain.head.round, shares_of(facts.chain.updates)
+    spec, round, shares = facts.spec, facts.chain.head.round, _of_counted(facts.tally)
     if facts.what == "base":
         return _base_card(facts)
     title = [
@@ -124,31 +119,24 @@ def _start_rows(spec: RunSpec) -> Iterator[tuple[str, str]]:
 
 
 def _known_of(facts: CardFacts) -> str:
-    """The chain on a peer's disk need not reach back to the beginning of the run."""
-    return "at least " if facts.chain.base.round else ""
+    """What was counted on a peer's disk need not reach back to the beginning of the run."""
+    return "at least " if facts.tally.first > 1 else ""
 
 
 def _since(facts: CardFacts) -> str:
-    base = facts.chain.base.round
-    if base:
-        return f"by all peers since round {base}, where the chain on this disk begins"
+    known_from = facts.tally.first
+    if known_from > 1:
+        return f"by all peers from round {known_from} on, before which this disk knows nothing"
     return "over all rounds and peers"
 
 
-def shares_of(updates: tuple[Update, ...]) -> dict[str, PeerCredit]:
-    """What each peer put in over a chain, where at least one part of its contribution was counted; by peer id."""
-    shares: dict[str, PeerCredit] = {}
-    for update in updates:
-        counted = 0
-        for bits in update.contributors:
-            counted |= bits
-        for index, header in enumerate(update.members):
-            if counted >> index & 1:
-                share = shares.setdefault(header.peer, PeerCredit())
-                share.rounds += 1
-                share.tokens += header.tokens
-                share.steps += header.steps
-    return dict(sorted(shares.items()))
+def _of_counted(tally: Tally) -> dict[str, Credit]:
+    """Of each peer of whose contributions one was counted; by peer id."""
+    return {peer: credit for peer, credit in sorted(tally.credits.items()) if _rounds(credit)}
+
+
+def _rounds(credit: Credit) -> int:
+    return credit.accepted + credit.late
 
 
 def _front_matter(facts: CardFacts) -> str:
@@ -185,7 +173,7 @@ def _usage(facts: CardFacts) -> Iterator[str]:
         yield "`homefires export --what base` writes the base that it belongs to."
 
 
-def _run_rows(facts: CardFacts, shares: dict[str, PeerCredit]) -> Iterator[tuple[str, str]]:
+def _run_rows(facts: CardFacts, shares: dict[str, Credit]) -> Iterator[tuple[str, str]]:
     spec, head = facts.spec, facts.chain.head
     yield "run", spec.run.name
     yield "spec hash", f"`{spec.digest().hex()}`"
@@ -294,14 +282,14 @@ def _nats(measured: Evaluated) -> str:
     return "not a number" if measured.loss is None else f"{measured.loss:.4f}"
 
 
-def _peers(facts: CardFacts, shares: dict[str, PeerCredit]) -> Iterator[str]:
+def _peers(facts: CardFacts, shares: dict[str, Credit]) -> Iterator[str]:
     yield f"By peer id, {_since(facts)}."
-    yield "Tokens and steps are what they declared with those contributions that were counted."
+    yield "Of each, the rounds and the tokens that were counted, as `homefires credit` tells them."
     yield ""
-    yield "| peer | rounds | inner steps | tokens |"
-    yield "|---|---:|---:|---:|"
+    yield "| peer | rounds | tokens |"
+    yield "|---|---:|---:|"
     for peer, share in shares.items():
-        yield f"| {peer} | {share.rounds:,} | {share.steps:,} | {share.tokens:,} |"
+        yield f"| {peer} | {_rounds(share):,} | {share.tokens:,} |"
 
 
 def _rows(values: Iterator[tuple[str, str]]) -> Iterator[str]:

@@ -16,8 +16,10 @@ from transformers.utils import logging as transformers_logging
 
 from dht.atomic_files import raising_disk_full
 from dht.errors import BadInput, BadSpec, DiskFull, RunMismatch
+from peer.consensus.credit.tally import Counting, Tally, read_tally
 from peer.node.store import start_blob
 from peer.node.store.held_layers import read_held
+from peer.schema.byte_text import format_bytes
 from peer.schema.events import Evaluated, RoundCommitted, read_events
 from peer.schema.spec import RunSpec, dump, load
 from peer.tools.export.card import MEASURED, CardFacts, What, measured_page, model_card
@@ -71,9 +73,10 @@ def export(
     shaped = _shaped(model, spec, what)
     parameters = flat.size if what == "adapter" else sum(value.numel() for value in shaped.parameters())
     _require_room(out.parent, parameters)
+    tally = _tally(chain, spec, [layer.size for layer in flat.layers])
     facts = CardFacts(
-        spec=spec, chain=chain, state=anchor.state_digest(), state_checked=checked, parameters=parameters, what=what,
-        evaluations=_evaluations(chain),
+        spec=spec, chain=chain, tally=tally, state=anchor.state_digest(), state_checked=checked,
+        parameters=parameters, what=what, evaluations=_evaluations(chain),
     )  # fmt: skip
     pages = {"README.md": model_card(facts)} | ({} if what == "base" else {MEASURED: measured_page(facts)})
     with progress.during(f"writing {parameters:,} parameters to {out}"):
@@ -84,8 +87,8 @@ def export(
     said = f"{name} of {spec.run.name} ({parameters:,} parameters) is in {out}"
     if not push_to:
         return said
-    size_mb = sum(path.stat().st_size for path in out.iterdir()) / 1e6
-    with progress.during(f"uploading {size_mb:,.1f} MB to {push_to}"):
+    size = format_bytes(sum(path.stat().st_size for path in out.iterdir()))
+    with progress.during(f"uploading {size} to {push_to}"):
         return f"{said} and at {push(out, push_to, f'{name} of {spec.run.name}')}"
 
 
@@ -140,9 +143,12 @@ def _require_free(out: Path) -> None:
 
 def _require_room(folder: Path, parameters: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    needed, free = 4 * parameters + SPARE_BYTES, shutil.disk_usage(folder).free
-    if free < needed:
-        raise DiskFull(f"{folder} has room for {free / 1e6:,.0f} MB; the model takes {needed / 1e6:,.0f} MB")
+    model, free = 4 * parameters, shutil.disk_usage(folder).free
+    if free < model + SPARE_BYTES:
+        raise DiskFull(
+            f"{folder} has room for {format_bytes(free)}; the model takes {format_bytes(model)}, and "
+            f"what lies beside it up to {format_bytes(SPARE_BYTES)}"
+        )
 
 
 def _check_state(chain: Chain, anchor: OuterState) -> bool:
@@ -157,6 +163,17 @@ def _check_state(chain: Chain, anchor: OuterState) -> bool:
                 )
             return True
     return False
+
+
+def _tally(chain: Chain, spec: RunSpec, layers: Sequence[int]) -> Tally:
+    """What was counted before the blocks of the chain, with each of them."""
+    counting = Counting.of_model(layers, spec.codec.part_elements, spec.round.fragments, spec.tokens_cap)
+    head = chain.base
+    tally = read_tally(chain.directory, head)
+    for update in chain.updates:
+        head = head.after(update)
+        tally = tally.plus(counting.of(update), head)
+    return tally
 
 
 def _evaluations(chain: Chain) -> dict[int, Evaluated]:

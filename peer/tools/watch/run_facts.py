@@ -11,23 +11,23 @@ import json
 import resource
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from dht.errors import BadInput, HomefiresError
+from dht.errors import HomefiresError
 from dht.identity import fingerprint_words
 from peer.node.store.start_blob import cache
 from peer.planning.plan.coefficients import shipped
 from peer.planning.plan.home_cost import ways_without_room
 from peer.planning.plan.model_shape import shape_of
-from peer.planning.plan.peer_set import HOME_FLOPS, MAX_MEMBERS, Machine, uniform_peers
+from peer.planning.plan.peer_set import HOME_FLOPS, Machine, uniform_peers
 from peer.planning.plan.round_cost import predict
+from peer.planning.plan.run_needs import RunNeeds, needs_of
+from peer.schema.byte_text import format_bytes
 from peer.schema.model_layers import FLOAT32_BYTES
 from peer.schema.settings import PeerSettings
 from peer.schema.spec import RunSpec, parse
 from peer.schema.spec_fields import START, DataTable, MixTable
-from peer.tools.doctor.host import RunNeeds, needs_of
 
 MOST_BYTES = 1 << 30
 """Of address space."""
@@ -73,9 +73,10 @@ def facts(
         "v": 1, "run": run, "organiser": organiser, "fingerprint": fingerprint_words(organiser),
         "architecture": spec.model.architecture, "parameters": needs.parameters, "context": spec.model.context,
         "rounds": spec.run.rounds, "start": start_in_words(spec), "data": data_in_words(spec),
+        "reads_files": spec.data.reads_files,
         "licence": _licences(spec.data), "elsewhere": elsewhere_in_words(spec), "cache": str(cache()),
         "device_bytes": needs.device, "main_bytes": needs.main, "disk_bytes": needs.disk,
-        "least_disk_bytes": needs.least_disk, "power_w": power_w, **_traffic(spec),
+        "least_disk_bytes": needs.least_disk, "power_w": power_w, **_traffic(spec, needs),
         **_room(spec, needs, gpus, main_bytes),
     }  # fmt: skip
 
@@ -117,7 +118,7 @@ def start_in_words(spec: RunSpec) -> str:
     if spec.start is None:
         return ""
     where = "of huggingface.co, or from other peers" if spec.start.is_on_hub else "from other peers"
-    size = f"{FLOAT32_BYTES * spec.model_parameters / 1e9:.2f} GB"
+    size = format_bytes(FLOAT32_BYTES * spec.model_parameters)
     what = "all of it" if spec.adapter is None else f"an adapter of rank {spec.adapter.rank} beside it"
     return f"{spec.start.model}, {size} {where}; {what} is trained"
 
@@ -134,18 +135,13 @@ def _source_in_words(table: DataTable | MixTable) -> str:
     return f"the {kind} {table.path}{subset} of huggingface.co, streamed while it trains"
 
 
-def _traffic(spec: RunSpec) -> dict[str, float | None]:
-    """Bytes that a peer sends, and as many it takes in, by the planner for as many peers as found the run."""
-    unknown: dict[str, float | None] = {"round_bytes": None, "day_bytes": None, "round_s": None, "assumed_flops": None}
-    with suppress(BadInput):
-        members = min(MAX_MEMBERS, max(2, spec.run.founders))
-        cost = predict(shape_of(spec), spec, uniform_peers(members, Machine(name="a home GPU")), shipped())
-        sent = cost.traffic.up_bytes
-        return {
-            "round_bytes": sent, "day_bytes": sent * 86400 / cost.round_s, "round_s": cost.round_s,
-            "assumed_flops": HOME_FLOPS,
-        }  # fmt: skip
-    return unknown
+def _traffic(spec: RunSpec, needs: RunNeeds) -> dict[str, float | None]:
+    """Bytes that each peer sends, and as many it takes in, and how long a round takes on such machines."""
+    cost = predict(shape_of(spec), spec, uniform_peers(needs.peers, Machine(name="a home GPU")), shipped())
+    return {
+        "peers": needs.peers, "round_bytes": needs.round_bytes, "day_bytes": needs.round_bytes * 86400 / cost.round_s,
+        "round_s": cost.round_s, "assumed_flops": HOME_FLOPS,
+    }  # fmt: skip
 
 
 if __name__ == "__main__":

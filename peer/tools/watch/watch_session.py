@@ -35,7 +35,7 @@ from peer.consensus.protocol.rules import Rules
 from peer.network.link.discovery import Announcer
 from peer.network.link.gatekeeper import ADMISSION
 from peer.network.sync.checkpoint_keeper import CheckpointKeeper
-from peer.network.sync.run_discovery import find_spec, said_genesis
+from peer.network.sync.run_discovery import find_spec, said_genesis, waiting_words
 from peer.node.store.run_directory import genesis_head
 from peer.node.telemetry.event_log import EventPrinter
 from peer.node.telemetry.reporter import Reporter
@@ -85,7 +85,7 @@ async def story(
             heads = await notices.read_heads()
             return heads if admitted is None else admitted.let_in(heads)
 
-        record = await _founders(node, invite.spec_hash, read_heads, invite.organiser, session)
+        record = await _founders(node, invite.spec_hash, read_heads, invite.organiser, session, spec.run.founders)
         genesis = unpack_body(record)
         assert isinstance(genesis, Genesis)
         keys = SignatureChecker(invite.spec_hash)
@@ -137,13 +137,14 @@ def _required(organiser: Identity | None) -> Identity:
 
 async def _founders(
     node: Node, run: bytes, read_heads: Callable[[], Awaitable[Mapping[str, PeerRecord]]], organiser: str,
-    session: Reporter,
+    session: Reporter, count: int,
 ) -> Record:  # fmt: skip
-    """Who founded the run; until they are named, tell who waits."""
+    """Who founded the run, `count` of them; until they are named, tell who waits, and for whom."""
     hearsay = AnnouncementLog()
     while (record := await said_genesis(node, run, organiser)) is None:
-        session.say("JOINING", "waiting for the organiser to name the founders")
-        for report in hearsay.news(await read_heads()):
+        heads = await read_heads()
+        session.say("JOINING", waiting_words(heads, count))
+        for report in hearsay.news(heads):
             session.emit(report)
         await asyncio.sleep(LOOK_S)
     return record

@@ -6,6 +6,7 @@ import dataclasses
 import io
 import json
 import re
+import shutil
 import stat
 import time
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from dht.errors import BadInput, BadInvite, Declined, Unreachable
+from dht.errors import BadInput, BadInvite, Declined, DiskFull, Unreachable
 from dht.identity import Identity, fingerprint_words
 from dht.invite import Invite, issue, parse
 from dht.process import lock_directory
@@ -257,7 +258,7 @@ def test_the_screen_says_who_what_and_what_it_takes(join: JoinCommand, spec: Run
         adapter=AdapterTable(),
     )  # fmt: skip
     text = " ".join(" ".join(describe(facts_of(read(join.invite), opened), tmp_path)).split())
-    assert "starts from a/model, 4.94 GB of huggingface.co, or from other peers; an adapter of rank 16" in text
+    assert "starts from a/model, 4.9 GB of huggingface.co, or from other peers; an adapter of rank 16" in text
     assert "11.3 million parameters" in text
     talks = MixTable(name="talks", source="files", path="letters", format="chat")
     mixed = dataclasses.replace(spec, data=dataclasses.replace(spec.data, mix=(MixTable(name="code"), talks)))
@@ -321,3 +322,35 @@ def test_files_are_looked_at_before_anybody_agrees(
     assert "  left out      1 file, 0.0 kB\n" in said
     assert "pandoc b.epub --to=plain" in " ".join(said.split())
     assert ("Join this run?" in said) == mine.place().exists() == sound
+
+
+@pytest.mark.outside
+def test_who_names_no_folder_is_asked_for_one_before_the_yes(join: JoinCommand, spec: RunSpec, tmp_path: Path) -> None:
+    """One that cannot be trained on is said so at once, and asked for again; none is no."""
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "a.txt").write_text("a word of it\n" * 200)
+    of_mine = dataclasses.replace(spec, data=dataclasses.replace(spec.data, source="files", path="texts"))
+    node = Node(of_mine)
+    mine = dataclasses.replace(join, invite=invite_of(ORGANISER, of_mine))
+    agree = partial(
+        consents, mine, yes=False, introduce=lambda *asked: {**node(*asked), "spec": dump(of_mine)}
+    )  # fmt: skip
+    with pytest.raises(Declined):
+        agree(stdin=Terminal("\n"), screen=Terminal())
+    screen = Terminal()
+    settings = agree(stdin=Terminal(f"{tmp_path / 'typo'}\n{folder}\ny\n"), screen=screen)
+    assert settings == (f"data_path={folder}",)
+    said = screen.getvalue()
+    assert said.index("typo") < said.index("documents") < said.index("Join this run?")
+
+
+def test_nobody_is_asked_to_agree_to_what_the_disk_cannot_hold(
+    join: JoinCommand, spec: RunSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 6 * 10**6))  # type: ignore[attr-defined]
+    screen = Terminal()
+    with pytest.raises(DiskFull, match=r"takes 62\.6 MB of disk at least, and .* has 6\.0 MB free; free 56\.6 MB"):
+        consents(join, yes=False, stdin=Terminal("y\n"), screen=screen, introduce=Node(spec))
+    assert "Join this run?" not in screen.getvalue()
+    assert not join.place().exists()

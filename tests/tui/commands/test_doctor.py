@@ -14,6 +14,7 @@ from dht.identity import Identity
 from dht.invite import issue
 from peer.tools.doctor.check import failed, passed, warned
 from peer.tools.doctor.verdict import Verdict
+from tui.cli import main
 from tui.commands.doctor import WIDTH, DoctorCommand, list_devices, run_doctor
 
 pytestmark = pytest.mark.outside
@@ -93,6 +94,9 @@ def test_what_the_person_chose_reaches_the_examination(monkeypatch: pytest.Monke
     assert (seen[:2], seen[3]) == (["peer", "doctor"], "--dir")
     assert seen[4].endswith("runs/mine-abababab")
     assert seen[5:] == ["--set", "settings.devices=cuda:0,cuda:1", "--listen", "/ip4/0.0.0.0/tcp/1"]
+    seen.clear()
+    assert main(["doctor", "--set", "data_path=books", "--json"]) == 0
+    assert seen == ["peer", "doctor", "--set", "settings.data_path=books"], "as its own advice says it"
     seen.clear()
     run_doctor(DoctorCommand(invite="hf1:rubbish", as_json=True), io.StringIO())
     assert (seen[:2], len(seen)) == (["peer", "doctor"], 3)

@@ -98,6 +98,15 @@ def test_a_peer_that_is_kept_running_has_its_settings_in_its_folder(
     assert read_table(tmp_path) == chosen
 
 
+@pytest.mark.parametrize("limit", ["0", "0.0", "00"])
+def test_no_upload_at_all_is_not_taken_for_no_limit(
+    limit: str, invite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["join", invite, "--dir", str(tmp_path / "p"), "--yes", "--ui", "none", "--upload", limit]) == 2
+    assert f"--upload is {limit}, and a peer that may use nothing cannot take part" in capsys.readouterr().err
+    assert not (tmp_path / "p").exists()
+
+
 def test_a_folder_of_other_things_is_no_peers(invite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A key that was brought there before is."""
     place = tmp_path / "photos"

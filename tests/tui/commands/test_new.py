@@ -1,4 +1,4 @@
-"""`homefires new`: four answers become a spec that can be started, and mistakes one line."""
+"""`homefires new`: five answers become a spec that can be started, and mistakes one line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from peer.schema.spec_fields import USUAL_DATE
 from tests.open_models import publish
 from tui.cli import main
 
-ANSWERS = {"--model": "tiny", "--data": "stdlib", "--who": "everybody", "--time": "12h"}
+ANSWERS = {"--model": "tiny", "--data": "stdlib", "--friends": "2", "--who": "everybody", "--time": "12h"}
 
 
 def words(**changed: str) -> list[str]:
@@ -29,21 +29,47 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_four_answers_make_a_run(
+def test_five_answers_make_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "stdin", Terminal("\n".join(["tiny", "", "invited", "200", ""])))
+    monkeypatch.setattr(sys, "stdin", Terminal("\n".join(["tiny", "", "3", "invited", "200", ""])))
     assert main(["new"]) == 0
     spec = load("tiny-stdlib.toml")
     assert (spec.run.rounds, spec.admission.policy, spec.data.source) == (200, "invited", "stdlib")
+    assert spec.run.founders == 3
     assert spec.data.held_out_every == 20, "of some hundred files"
     assert spec.model == load("tiny").model
     told = capsys.readouterr()
-    assert told.err.count("?") == 4
+    assert told.err.count("?") == 5
     assert "870 k parameters, random to begin with" in told.out
     assert "200 rounds" in told.out
     assert "homefires bootstrap tiny-stdlib.toml" in told.out
+
+
+def test_a_wrong_answer_is_said_at_once_and_the_right_ones_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    typed = ["tinny", "tiny", "nowhere", "stdlib", "0", "4", "me", "everybody", "soon", "200", ""]
+    monkeypatch.setattr(sys, "stdin", Terminal("\n".join(typed)))
+    assert main(["new"]) == 0
+    assert load("tiny-stdlib.toml").run.founders == 4
+    said = capsys.readouterr().err
+    assert said.count("?") == 10
+    for number, wrong in enumerate(("tinny", "nowhere", "0", "me", "soon")):
+        assert f"is {wrong!r}" in said
+        assert said.index(f"is {wrong!r}") < said.index(" [", said.index(f"is {wrong!r}")), number
+
+
+def test_a_question_breaks_between_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(sys, "stdin", Terminal("tiny\n\n\n\n200\n"))
+    assert main(["new"]) == 0
+    assert max(map(len, capsys.readouterr().err.splitlines())) < 120, "two questions share a line of what was typed"
 
 
 @pytest.mark.outside
@@ -119,6 +145,7 @@ def test_conversations_are_seen_by_their_first_line(line: dict[str, object], for
     [
         ("model", "no name", "which is not here"),
         ("data", "nowhere", "--data is 'nowhere'"),
+        ("friends", "17", "--friends is '17'; say a number from 1 to 16"),
         ("who", "me", "--who is 'me'"),
         ("time", "soon", "--time is 'soon'"),
         ("time", "0", "--time is 0; a run has a round at least"),

@@ -261,6 +261,16 @@ async def test_a_recording_commands_nothing_and_says_why() -> None:
             await answered(pilot, key, "this is a recording")
 
 
+async def test_a_key_that_is_pressed_again_is_answered_by_one_toast() -> None:
+    app = attached(Attached(), read_only=True)
+    async with opened(app) as pilot:
+        await press(pilot, "p")
+        once = text_of(app).count("read-only")
+        for key in ("p", "f", "p"):
+            await press(pilot, key)
+        assert text_of(app).count("read-only") == once
+
+
 async def answered(pilot: Pilot[ExitReason], key: str, words: str) -> None:
     """These words are an answer to this key, and to no earlier one."""
     app = pilot.app

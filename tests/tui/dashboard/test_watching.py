@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from peer.schema.events import EventLine, PeerStateChanged
 from tests.tui.dashboard.canned import dashboard
 from tests.tui.dashboard.screen import opened, press, text_of
 from tests.tui.watched import watched
@@ -27,3 +28,11 @@ async def test_who_had_nothing_to_give_is_idle_and_not_penalised() -> None:
         assert "LATE" not in text_of(app)
         await press(pilot, "6")
         assert "had nothing to give to round 1" in text_of(app)
+
+
+async def test_before_anybody_is_seen_it_says_what_is_waited_for() -> None:
+    waits = PeerStateChanged(state="JOINING", why="waiting for 3 more of 3 first peers")
+    app = dashboard(apply_all(SwarmState(), [EventLine(seq=0, t=1.0, run="r", peer="", event=waits)]))
+    async with opened(app):
+        assert "waiting for 3 more of 3 first peers" in text_of(app)
+        assert "no peer has been seen yet" not in text_of(app)

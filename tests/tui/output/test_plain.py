@@ -4,8 +4,10 @@ import io
 
 import pytest
 
+from peer.schema.byte_text import format_bytes
 from peer.schema.events import (
     AlertRaised,
+    BoardSeen,
     Evaluated,
     Event,
     EventLine,
@@ -25,7 +27,7 @@ from peer.schema.events import (
     printable,
 )
 from tui.output.plain import PlainOutput
-from tui.text.units import format_bytes, format_elapsed
+from tui.text.units import format_elapsed
 
 GOLDEN = """\
 00:00  alice: started · cpu · 812,345 parameters
@@ -285,3 +287,14 @@ def test_a_refusal_names_its_rule_and_its_author(stream: io.StringIO) -> None:
     )
     said = "00:01  bob: TIME: what it sent for round 4 is refused by A: it is dated 40 s ahead"
     assert stream.getvalue().splitlines()[-1] == said
+
+
+def test_the_organisers_node_counts_the_peers_and_not_itself(stream: io.StringIO) -> None:
+    output = PlainOutput(stream)
+    play(output, (0, "N", PeerStarted(name="bootstrap", version="0", rounds=100)), (1, "N", BoardSeen(present=2)))
+    output.tick(1070.0)
+    play(output, (75, "N", BoardSeen(present=3, round=42)))
+    output.tick(1140.0)
+    assert stream.getvalue().splitlines()[1:] == [
+        "01:10  2 peers · the run has not begun", "02:20  3 peers · round 42/100",
+    ]  # fmt: skip

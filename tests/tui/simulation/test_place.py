@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from dht.streams.base import LEAST_MBPS
 from peer.planning.plan.model_shape import memory_of, shape_of, stage_bytes
 from peer.planning.plan.peer_set import HOME_DELAY_S, MOST_STEP_S
 from peer.schema.events import (
@@ -23,7 +24,6 @@ from peer.schema.events import (
     RoundTripsReported,
     format_line,
 )
-from peer.schema.settings import LEAST_MBPS
 from peer.schema.spec import load
 from tui.cli import main
 from tui.simulation import place as placing

@@ -219,6 +219,14 @@ def test_a_forecast_says_more_of_a_round_than_what_is_usual() -> None:
     assert figures.seconds_left(swarm, now, swarm.peers[peer_id(2)]) == 50.0
 
 
+def test_the_end_of_the_run_is_as_a_peer_foretells_it_while_rounds_grow() -> None:
+    """The usual pace is that of the short rounds before."""
+    forecast = RoundForecast(round=7, expected_s=25.0, low_s=20.0, high_s=30.0, took_s=10.0, run_left_s=325.0)
+    swarm = swarm_with(forecast=forecast)
+    now = swarm.history[-1].t + 5.0
+    assert figures.seconds_left(swarm, now, swarm.peers[peer_id(2)]) == 320.0
+
+
 def test_without_a_timed_round_or_an_end_or_in_a_stall_nothing_is_foretold() -> None:
     assert figures.round_seconds_left(SwarmState(), 0.0) is None
     stalled = swarm_with(stalled=RoundStalled(round=6, ballots=3, rule="", about="", why="voters are missing"))

@@ -11,6 +11,7 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import Vertical
 
+from peer.schema.byte_text import format_bytes
 from peer.schema.events import RoundForecast
 from tui.dashboard.appearance import draw_bar
 from tui.dashboard.screens.curves import plot_of, range_of
@@ -36,7 +37,6 @@ from tui.text.explain import PENALTY_PAGES
 from tui.text.units import (
     MISSING,
     count,
-    format_bytes,
     format_count,
     format_elapsed,
     format_loss,

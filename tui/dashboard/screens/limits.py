@@ -17,6 +17,7 @@ from textual.message import Message
 from textual.widgets import Input
 
 from peer.node.control.client import Reply
+from peer.schema.byte_text import format_bytes
 from peer.schema.settings import SettingInfo, grouped, in_words, to_text, to_value
 from tui.dashboard.keys import bindings
 from tui.dashboard.view import Panel, TextBlock, View
@@ -26,7 +27,7 @@ from tui.dashboard.widgets.table import RowTable
 from tui.swarm import figures
 from tui.swarm.snapshot import PeerView
 from tui.text.event_text import PauseReason, hold_words
-from tui.text.units import format_bytes, format_mbps, format_percent
+from tui.text.units import format_mbps, format_percent
 
 SIGN, NAME = 2, 18
 """Cells of the columns that are always there."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from textual.app import ComposeResult
 
+from peer.schema.byte_text import format_bytes
 from peer.schema.events import NetworkMeasured, TransferProgressed
 from tui.dashboard.appearance import draw_bar, draw_spark
 from tui.dashboard.view import Panel, PeerOpened, View
@@ -14,16 +15,7 @@ from tui.dashboard.widgets.lines import StyledLine, cut, fit
 from tui.dashboard.widgets.table import RowTable
 from tui.swarm import figures
 from tui.swarm.snapshot import PeerView, Round
-from tui.text.units import (
-    MISSING,
-    count,
-    format_bytes,
-    format_line,
-    format_mbps,
-    format_percent,
-    format_rtt,
-    format_transfer,
-)
+from tui.text.units import MISSING, count, format_line, format_mbps, format_percent, format_rtt, format_transfer
 
 REACH = {
     "direct": "direct: others dial this machine themselves",

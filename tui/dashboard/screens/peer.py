@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from textual.app import ComposeResult
 
+from peer.schema.byte_text import format_bytes
 from tui.dashboard.screens.home import add_devices, add_speed, outcome_facts, traffic_facts
 from tui.dashboard.styles import shown_state, state_of
 from tui.dashboard.view import Panel, TextBlock, View
@@ -15,7 +16,6 @@ from tui.text.explain import PENALTY_PAGES
 from tui.text.units import (
     MISSING,
     format_ago,
-    format_bytes,
     format_count,
     format_line,
     format_loss,

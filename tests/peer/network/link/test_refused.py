@@ -209,7 +209,8 @@ async def test_a_wrong_organiser(place: Place, tmp_path: Path, caplog: pytest.Lo
     (tmp_path / "new" / "genesis").write_bytes(pack(forged))
     with pytest.raises(RunMismatch, match="another organiser") as caught:
         await find_genesis(
-            newcomer, RUN, place.organiser.peer_id, tmp_path / "new", b"s" * 32, offer=pytest.fail, wait=pytest.fail
+            newcomer, RUN, place.organiser.peer_id, tmp_path / "new", b"s" * 32, count=1, offer=pytest.fail,
+            wait=pytest.fail,
         )  # fmt: skip
     assert caught.value.exit_code == 5
 

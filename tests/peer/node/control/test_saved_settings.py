@@ -196,6 +196,20 @@ def test_a_snooze_keeps_its_end_and_one_that_is_over_is_none(tmp_path: Path) -> 
     assert not DesiredState(lambda: now[0], saved_settings.read_wish(tmp_path)).pausing
 
 
+def test_who_finishes_the_round_while_it_snoozes_goes_on_to_snooze_after_it(tmp_path: Path) -> None:
+    """It would be a pause without an end, where one with an end was asked for."""
+    now = [1000.0]
+    wishes = DesiredState(lambda: now[0], keep=partial(saved_settings.write_wish, tmp_path))
+    wishes.snooze(3600.0)
+    wishes.wish(Intent.FINISH)
+    assert not wishes.pausing
+    wishes.round_is_given()
+    assert (wishes.pausing, wishes.until) == (True, 4600.0)
+    assert saved_settings.read_wish(tmp_path) == Desired(Intent.TRAIN, 4600.0)
+    now[0] = 4600.0
+    assert not wishes.pausing
+
+
 def test_a_round_that_is_finished_is_a_pause_also_after_a_restart(tmp_path: Path) -> None:
     """Before it is given the next life finishes it."""
     wishes = DesiredState(keep=partial(saved_settings.write_wish, tmp_path))

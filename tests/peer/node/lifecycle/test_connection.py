@@ -200,8 +200,8 @@ def test_a_link_that_never_hears_of_the_run_ends_the_peer(story: Story) -> None:
 def test_a_link_that_waits_for_founders_may_wait_for_hours() -> None:
     """And says for what."""
     story = beginning()
-    story.feed(Woken, lambda now: LinkWaits(now, "waiting for the organiser to name the founders"))
-    assert (story.state, story.why) == ("JOINING", "waiting for the organiser to name the founders")
+    story.feed(Woken, lambda now: LinkWaits(now, "waiting for 2 more of 3 first peers"))
+    assert (story.state, story.why) == ("JOINING", "waiting for 2 more of 3 first peers")
     assert story.life.wake_at == float("inf")
 
 

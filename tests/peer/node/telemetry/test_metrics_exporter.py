@@ -9,7 +9,7 @@ from contextlib import closing
 
 import pytest
 
-from peer.node.telemetry.http import HOST
+from peer.node.telemetry.http import HOST, Page, serving
 from peer.node.telemetry.metrics import MetricsExporter
 from peer.schema.events import Evaluated, PeerStateChanged
 
@@ -32,6 +32,15 @@ def test_events_become_figures() -> None:
     assert "homefires_held_out_loss_nats 1.5" in text
     assert 'homefires_state{state="TRAINING"} 1.0' in text
     assert warned == []
+
+
+@pytest.mark.outside
+def test_who_asks_for_the_head_alone_gets_no_body() -> None:
+    """As a monitor asks that only wants to know whether the page is there."""
+    with serving(0, {"/": lambda: Page(content_type="text/plain", body=b"here")}) as port:
+        asked = urllib.request.Request(f"http://{HOST}:{port}/", method="HEAD")
+        with urllib.request.urlopen(asked, timeout=10) as answer:
+            assert (answer.status, answer.headers["Content-Length"], answer.read()) == (200, "4", b"")
 
 
 @pytest.mark.outside

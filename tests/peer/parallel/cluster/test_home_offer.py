@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from dht.errors import BadInput
-from peer.node.host.processes import PROCESS_BYTES
 from peer.parallel.cluster import home_offer
 from peer.parallel.cluster.home_offer import TOKENS, flops_of, measure_offer, room_bytes
 from peer.planning.plan.model_shape import memory_of, shape_of
+from peer.planning.plan.run_needs import PROCESS_BYTES
 from peer.schema import spec as specs
 from peer.schema.settings import PeerSettings
 

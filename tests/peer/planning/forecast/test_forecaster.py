@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 
+import pytest
+
 from peer.consensus.protocol.block import Update
 from peer.node.lifecycle.pace import Pace
 from peer.planning.forecast.forecaster import QUIET_ROUNDS, Forecaster
 from peer.schema.events import AlertRaised, Event, NetworkMeasured, RoundForecast, RoundTripsReported
 from peer.schema.settings import PeerSettings
-from peer.schema.spec import load
+from peer.schema.spec import RunSpec, load
 from tests.peer.consensus.rounds.build import header, update
 
-SPEC = load("micro")
+MICRO = load("micro")
+SPEC = replace(MICRO, round=replace(MICRO.round, sync_rounds=0, ramp_rounds=0))
+"""All of its rounds have as many inner steps."""
 STEP_S = 0.5
 WAITED_MS = 10_000
 
@@ -20,14 +24,14 @@ WAITED_MS = 10_000
 class Told:
     """A forecaster of p0, and what it said."""
 
-    def __init__(self, settings: PeerSettings | None = None, *, speed_known: bool = True) -> None:
+    def __init__(self, settings: PeerSettings | None = None, *, speed_known: bool = True, spec: RunSpec = SPEC) -> None:
         self.events: list[Event] = []
-        pace = Pace(SPEC)
+        pace = Pace(spec)
         for _ in range(5 if speed_known else 0):
             pace = pace.stepped(STEP_S, 4096)
         self.pace = pace
         values = asdict(settings or PeerSettings())
-        self.forecaster = Forecaster(SPEC, "p0", lambda: values, self.events.append)
+        self.forecaster = Forecaster(spec, "p0", lambda: values, self.events.append)
 
     def rounds(self, first: int, last: int, *, round_s: float = 60.0, ready_ms: int = 0) -> None:
         for round in range(first, last + 1):
@@ -71,6 +75,14 @@ def test_nothing_is_foretold_before_the_speed_is_known_nor_after_the_last_round(
 def _said(told: Told, first: int, last: int) -> list[RoundForecast]:
     told.rounds(first, last)
     return told.forecasts
+
+
+def test_the_rest_of_the_run_is_foretold_by_its_rounds_to_come() -> None:
+    told = Told()
+    told.rounds(1, 4)
+    assert told.forecasts[-1].run_left_s == pytest.approx((SPEC.run.rounds - 4) * 60.0, rel=0.01)
+    endless = Told(spec=replace(SPEC, run=replace(SPEC.run, rounds=0)))
+    assert _said(endless, 1, 4)[-1].run_left_s is None
 
 
 def test_a_peer_that_will_be_late_is_warned_once_with_the_setting_that_helps() -> None:

@@ -146,8 +146,8 @@ async def test_a_folder_that_knows_no_run_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("gib", "found"),
     [
-        (24, "2 devices compute: cuda:0 (NVIDIA X, 24 GiB), cuda:1 (NVIDIA X, 24 GiB) with torch 2.13"),
-        (12, f"2 devices compute: cuda:0 (NVIDIA X, 24 GiB), cuda:1 (NVIDIA X, 12 GiB) with torch 2.13; {EVENLY}"),
+        (24, "2 devices compute: cuda:0 (NVIDIA X, 25.8 GB), cuda:1 (NVIDIA X, 25.8 GB) with torch 2.13"),
+        (12, f"2 devices compute: cuda:0 (NVIDIA X, 25.8 GB), cuda:1 (NVIDIA X, 12.9 GB) with torch 2.13; {EVENLY}"),
     ],
 )
 async def test_several_devices_are_listed_and_the_smallest_card_decides(gib: int, found: str) -> None:
@@ -185,7 +185,7 @@ async def test_what_a_child_tells_is_read() -> None:
 
     check, devices = await check_devices(("cuda:1",), kernel)
     assert check.status is Status.PASS
-    assert check.found == "cuda:1 computes (NVIDIA X, 24 GiB) with torch 2.13; also here: cuda:0 (NVIDIA Y, 24 GiB)"
+    assert check.found == "cuda:1 computes (NVIDIA X, 25.8 GB) with torch 2.13; also here: cuda:0 (NVIDIA Y, 25.8 GB)"
     assert devices == (Device(**row),)
 
     async def dry(*words: str, timeout_s: float = 0.0) -> ChildResult:

@@ -10,13 +10,13 @@ import pytest
 
 from dht.errors import BadInput
 from peer.node.host.power import Power, cpu_temperature_c, read_power
-from peer.node.host.processes import PROCESS_BYTES
 from peer.node.store import start_blob
 from peer.planning.plan.disk_use import disk_of
+from peer.planning.plan.run_needs import PROCESS_BYTES, needs_of
 from peer.schema.spec import load
-from peer.tools.doctor.check import Check, Status, failed, passed, size, warned
+from peer.tools.doctor.check import Check, Status, failed, passed, warned
 from peer.tools.doctor.data_check import check_data
-from peer.tools.doctor.host import check_heat, check_power, check_start, needs_of
+from peer.tools.doctor.host import check_heat, check_power, check_start
 from peer.training.data.inspection import inspect
 from peer.training.model.footprint import size_of
 
@@ -90,8 +90,6 @@ def test_a_check_without_a_fix_is_a_mistake_of_ours() -> None:
         Check(name="x", status=Status.FAIL, found="found", fix="fix")
     with pytest.raises(AssertionError):
         passed("x", "two\nlines")
-    assert size(3 << 29) == "1.5 GiB"
-    assert size(12) == "12 B"
     assert failed("x", "found", "fix", BadInput).exit_code == 2
 
 

@@ -39,17 +39,16 @@ from peer.node.control.server import Commands, ControlServer
 from peer.node.host.disk import free_disk_bytes
 from peer.node.telemetry.reporter import Reporter
 from peer.planning.plan.home_cost import WayToTrain
+from peer.planning.plan.run_needs import RunNeeds, needs_of
 from peer.schema.spec import load
 from peer.testing.child_process import HANG_S
 from peer.tools.doctor.check import Check, Status
 from peer.tools.doctor.credentials import check_identity, check_invite, check_run_of_folder
 from peer.tools.doctor.host import (
-    RunNeeds,
     check_device_memory,
     check_disk,
     check_memory,
     check_shared_memory,
-    needs_of,
 )
 from peer.tools.doctor.hub_names import check_hub, repositories_of
 from peer.tools.doctor.network import check_clock, check_line, examine_network, measure_skew_s
@@ -177,8 +176,8 @@ async def test_a_device_that_is_not_there_is_found_by_the_real_probe() -> None:
 # 6
 def test_too_little_memory(needs: RunNeeds) -> None:
     """On a CPU the model is in main memory too; a small GPU is found as well."""
-    assert_fails(check_memory(needs, GIB, on_cpu=True), BadInput, "1 GiB of memory free", "smaller model")
-    assert_fails(check_device_memory(needs, GIB // 4, "a GPU"), BadInput, "256 MiB of a GPU free", "--devices")
+    assert_fails(check_memory(needs, GIB, on_cpu=True), BadInput, "1.1 GB of memory free", "smaller model")
+    assert_fails(check_device_memory(needs, GIB // 4, "a GPU"), BadInput, "268.4 MB of a GPU free", "--devices")
     assert check_memory(needs, 256 * GIB, on_cpu=True).status is Status.PASS
     assert "offload" not in check_device_memory(needs, GIB // 4, "a GPU").fix
     ways = [
@@ -235,7 +234,7 @@ def test_a_disk_without_room(needs: RunNeeds, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(os, "statvfs", lambda folder: Full() if folder == tmp_path else pytest.fail(str(folder)))
     folder = tmp_path / "new" / "run"
     check = check_disk(needs, folder, free_disk_bytes(folder))
-    assert_fails(check, DiskFull, "3.91 MiB free", "--dir")
+    assert_fails(check, DiskFull, "4.1 MB free", "--dir")
     assert check_disk(needs, folder, needs.disk - 1).status is Status.WARN
     assert check_disk(needs, folder, needs.disk).status is Status.PASS
     assert check_disk(needs, folder, GIB, needs.disk - GIB).status is Status.PASS

@@ -22,6 +22,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from dht.errors import BadInput, DiskFull, RunMismatch
 from peer.schema import spec as specs
 from peer.testing.child_process import HANG_S
+from peer.tools.audit.statement import credit
 from peer.tools.export.folder import export
 from peer.training.data import tokenizer as tokenizer_module
 from peer.training.data.data_shards import is_held_out
@@ -147,7 +148,7 @@ def test_the_card_says_what_was_recorded(run: RunOnDisk, tmp_path: Path) -> None
         "| inner steps per round (H) | 40 (1 in the first 1, then growing over 2 rounds) |",
         "| outer optimizer | Nesterov SGD, learning rate 0.7, momentum 0.5, growing over 4 rounds |",
         "| contributions | int8, weighted by tokens |",
-        *(f"| {peer} | {ROUNDS} | {ROUNDS * STEPS} | {tokens_each} |" for peer in run.peers),
+        *(f"| {peer} | {ROUNDS} | {given.tokens} |" for peer, given in credit(run.directory).tally.credits.items()),
     ):
         assert fact in body
     own = (tmp_path / "out" / "MEASURED.md").read_text()
@@ -269,7 +270,9 @@ def test_a_state_that_the_peer_did_not_have_is_refused(copied: Path, run: RunOnD
 def test_a_full_disk_leaves_nothing(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a half-written folder nor a scratch."""
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 10**6))  # type: ignore[attr-defined]
-    expect_refused(copied, DiskFull, "has room for 1 MB")
+    expect_refused(
+        copied, DiskFull, r"has room for 1\.0 MB; the model takes 43\.3 kB, and what lies beside it up to 67\.1 MB"
+    )
 
 
 @pytest.mark.outside
