@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 import torch
 
@@ -54,8 +53,9 @@ def room_bytes(device: torch.device, settings: PeerSettings) -> float:
 
 
 def flops_of(device: torch.device, threads: int, width: int, *, bfloat16: bool) -> float:
-    """Operations per second of the matrix product that a model of this width is made of: the best of as many as fit
-    into TIMED_S. Training reaches a share of it, which is about the same on all homes.
+    """Operations per second of the matrix product that a model of this width is made of: of as many as fit into
+    TIMED_S, all together, since a thread's clock may stand still during a short one. Training reaches a share of it,
+    which is about the same on all homes.
 
     Of a processor what one thread makes in the time that it computes, times `threads`: what else the machine does just
     now would tell more than the machine.
@@ -65,20 +65,20 @@ def flops_of(device: torch.device, threads: int, width: int, *, bfloat16: bool) 
     dtype = torch.bfloat16 if bfloat16 else torch.float32
     rows = torch.ones(TOKENS, width, device=device, dtype=dtype)
     weights = torch.ones(width, width, device=device, dtype=dtype)
-    operations, before, best = 2.0 * TOKENS * width * width, torch.get_num_threads(), 0.0
+    before = torch.get_num_threads()
     if is_cpu:
         torch.set_num_threads(1)
     try:
-        _timed(rows, weights, clock)  # the first one loads the libraries
-        until = clock() + TIMED_S
-        while not best or clock() < until:
-            best = max(best, operations / _timed(rows, weights, clock))
+        _multiply(rows, weights)  # the first one loads the libraries
+        started, products, took_s = clock(), 0, 0.0
+        while took_s < TIMED_S:
+            _multiply(rows, weights)
+            products, took_s = products + 1, clock() - started
     finally:
         torch.set_num_threads(before)
-    return best * threads if is_cpu else best
+    flops = 2.0 * TOKENS * width * width * products / took_s
+    return flops * threads if is_cpu else flops
 
 
-def _timed(rows: torch.Tensor, weights: torch.Tensor, clock: Callable[[], float]) -> float:
-    started = clock()
+def _multiply(rows: torch.Tensor, weights: torch.Tensor) -> None:
     (rows @ weights)[0, 0].item()  # what a device has not computed yet is waited for
-    return max(1e-9, clock() - started)
