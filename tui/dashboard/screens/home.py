@@ -47,17 +47,18 @@ from tui.text.units import (
 )
 
 TWO_COLUMNS, ROOMY = 120, 48
-"""Cells from which the page has two columns; lines from which a volunteer's has the other peers, too."""
+"""From this number of cells on, the page has two columns; from this number of lines on, a volunteer's page also
+shows the other peers."""
 ROOMY_CELLS = 80
-"""Of a column, from which bars are long and penalties are told in words."""
+"""From this width of a column in cells on, bars are long and penalties are described in words."""
 LEAST_ROWS = 8
-"""Of a chart."""
+"""The lines that a chart needs."""
 NEWEST = 3 / 4
-"""Of the run that charts show: the fall at its beginning would leave no height for the present."""
+"""The newest part of the run that charts show: the fall at its beginning would leave no height for the present."""
 
 
 class HomePanel(Panel):
-    """State first, then what needs a look; charts take the room that is left."""
+    """The state comes first, then what needs attention; charts get the remaining space."""
 
     TITLE = "Home"
 
@@ -83,7 +84,7 @@ class HomePanel(Panel):
 
     @property
     def _room(self) -> int:
-        """Lines of the page, but for the empty one above a chart."""
+        """The lines of the page, except for the empty one above a chart."""
         return self.content_size.height - 1
 
     def _show_chart(self, name: str, view: View, rows: int) -> None:
@@ -97,7 +98,7 @@ class HomePanel(Panel):
 
 
 def _add_left(sheet: FactSheet, view: View) -> None:
-    """The run, my peer's round, and how the model gets on."""
+    """The left side: the run, my peer's round, and how the model learns."""
     mine = view.mine
     if mine is not None and has_holds(view):
         sheet.heading("Held up" if view.status and view.status.paused else "Slowed down", "key 7 shows what you allow")
@@ -112,7 +113,8 @@ def _add_left(sheet: FactSheet, view: View) -> None:
 
 
 def _add_right(sheet: FactSheet, view: View, *, roomy: bool) -> None:
-    """What my peer is worth and needs, or who is in the swarm; what needs a look; the last rounds."""
+    """The right side: my peer's credit and machine, or the peers of the swarm; what needs attention; the last
+    rounds."""
     if view.mine is None:
         add_peers(sheet, view)
     else:
@@ -129,7 +131,7 @@ def _add_right(sheet: FactSheet, view: View, *, roomy: bool) -> None:
 
 
 def add_run(sheet: FactSheet, view: View) -> None:
-    """What it is, how far it is, and until when it lasts; to who only watches its newest round, too."""
+    """The run's model, its progress, and its expected end; for a watcher also the newest round."""
     swarm = view.swarm
     sheet.heading("Run")
     parameters = figures.parameters(swarm)
@@ -150,14 +152,14 @@ def add_run(sheet: FactSheet, view: View) -> None:
 
 
 def _bar(sheet: FactSheet, view: View, done: int, whole: int) -> Text:
-    """━━━━━━━━━━─────── 21 of 40, with room for how long it takes beside it."""
+    """━━━━━━━━━━─────── 21 of 40, with space for a duration after it."""
     width = max(4, min(40, sheet.room - (14 if view.mini else 34)))
     full, rest = draw_bar(done / max(1, whole), width, view.glyphs)
     return Text.assemble((full, view.ink.good), (rest, view.ink.track), (f" {done} of {whole}", view.ink.text))
 
 
 def _add_round(sheet: FactSheet, view: View, mine: PeerView) -> None:
-    """round 6  ━━━━━━━━━━─────── 21 of 40, and below it train → wait → average → apply"""
+    """round 6 ━━━━━━━━━━─────── 21 of 40, and below it train → wait → average → apply"""
     if not shown_state(mine, view).is_here:
         return
     sheet.heading("Round")
@@ -179,7 +181,7 @@ def _add_round(sheet: FactSheet, view: View, mine: PeerView) -> None:
 
 
 def add_learning(sheet: FactSheet, view: View) -> None:
-    """In words, with small curves where large ones have no room."""
+    """The state of learning in words, with small curves where large ones do not fit."""
     swarm, mine, dense = view.swarm, view.mine, view.height < TALL
     sheet.heading("Learning")
     held_out = figures.held_out(swarm)
@@ -201,7 +203,7 @@ def add_learning(sheet: FactSheet, view: View) -> None:
 
 
 def add_speed(sheet: FactSheet, view: View, peer: PeerView | None) -> None:
-    """That of a peer, or the run's."""
+    """The speed of a peer, or of the run."""
     speed = figures.device_speed(view.swarm, peer, view.now) if peer is not None else figures.throughput(view.swarm)
     when = "" if view.mini else " counted" if peer is None else " while it computes"
     told = f"{format_count(speed)} tokens/s{when}" if speed is not None else MISSING
@@ -209,7 +211,7 @@ def add_speed(sheet: FactSheet, view: View, peer: PeerView | None) -> None:
 
 
 def add_sample(sheet: FactSheet, view: View) -> None:
-    """The newest one, in about two lines; nothing where the run has no prompts."""
+    """The newest sample, in about two lines; nothing if the run has no prompts."""
     if not view.swarm.samples or view.mini:
         return
     sample = view.swarm.samples[-1]
