@@ -46,7 +46,7 @@ class Option:
     either: str = ""
     """Options with the same word here exclude each other."""
     many: bool = False
-    """Whether the option takes several words at once."""
+    """Whether the option accepts several words at once."""
     hidden: bool = False
     within: tuple[float, float] | None = None
     """The smallest and largest value; infinity is not a valid value."""

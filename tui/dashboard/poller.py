@@ -14,7 +14,8 @@ SNOOZED_S = 5.0
 """The time in which a snoozed peer reports it."""
 
 UNANSWERED = 2
-"""The number of consecutive failures that are reported: a single one may be due to the peer's start or end."""
+"""The number of consecutive failures after which they are reported: a single one may be due to the peer's start or
+end."""
 
 DONE = {
     "pause": "paused: what was trained in this round still counts",

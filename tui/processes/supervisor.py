@@ -160,8 +160,8 @@ def organiser_words(directory: Path) -> list[str]:
 def serve_and_keep(
     argv: Sequence[str], log: Path, keep: RetentionOptions, output: Output, *, backoff: Backoff | None = None
 ) -> int:
-    """Run the node to its end, with the watcher beside it; returns the exit code. Raises the node's error, and,
-    before anything is started, OSError for a folder that cannot be written to."""
+    """Run the node to its end, and the watcher at the same time; returns the exit code. Raises the node's error,
+    and, before anything is started, OSError for a folder that cannot be written to."""
     assert keep.directory is not None
     keep.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     with ProcessGroup() as children:

@@ -38,9 +38,9 @@ def parameters(swarm: SwarmState) -> int | None:
 def state(swarm: SwarmState, peer: PeerView, now: float) -> ShownState:
     """The state of a peer as shown to people.
 
-    In general this is the state that the peer reports. But a peer that made all rounds has FINISHED, and one that
-    stopped in order has LEFT. A peer that does not report itself and has been silent for long is GONE. A peer that
-    takes part under a penalty in force is LATE, or, if its work was judged, PENALISED.
+    In general this is the state that the peer reports. But a peer that stopped in order, or that does not report itself
+    and has been silent for long, has FINISHED if it made all rounds; otherwise it has LEFT if it said so, and is GONE
+    if not. A peer that takes part under a penalty in force is LATE, or, if its work was judged, PENALISED.
     """
     if (peer.stopped and peer.exit_code == 0) or (peer.state != "GONE" and silent_since(swarm, peer, now) is not None):
         has_finished = bool(swarm.rounds) and anchor(peer) >= swarm.rounds

@@ -198,7 +198,7 @@ class RankTrials:
 
     def _attempt(self, sequences: int) -> Trial | None:
         """Time some inner steps, after one that does not count. A step has one micro-batch, or two if those of the
-        run have several: then the gradient exists besides the activations."""
+        run have several: then the gradient needs memory in addition to the activations."""
         try:
             return self._timed(sequences)
         except (MemoryFull, RankLost) as error:

@@ -109,7 +109,7 @@ class Trials:
 
     def attempt(self, sequences: int, attention: str) -> Trial | None:
         """Time some inner steps, of two micro-batches each if those of the run have several: from the second one on,
-        the gradient exists besides the activations."""
+        the gradient needs memory in addition to the activations."""
         try:
             return self._timed(sequences, attention)
         except MemoryFull:

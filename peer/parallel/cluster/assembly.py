@@ -130,9 +130,10 @@ class _Table:
 def dealt_again(
     before: Assignment, layers: Sequence[Layer], homes: Sequence[HomeOffer], epoch: int
 ) -> Assignment:  # fmt: skip
-    """The same stages for those of `homes` (the lead's first) that held them or have kept their layers, the fastest
-    of these. Homes that are left over keep the layers of some stage as spares. So does the home with the slowest
-    stage if a spare is faster by so much (`FASTER`) that it is worth losing the stage's moments."""
+    """The same stages for these `homes`, the lead's first. A stage goes to the home that held it before, or else to
+    the fastest one that has kept its layers, or else to any other. Homes that are left over keep the layers of some
+    stage as spares. So does the home with the slowest stage if a spare is faster by so much (`FASTER`) that it is
+    worth losing the stage's moments."""
     kept = {holder.peer: holder.layers for holder in (*before.workers, *before.spares)}
     fastest = sorted(homes[1:], key=lambda home: -home.tokens_per_s)
     needed = {holder.peer for holder in before.workers} & {home.peer for home in fastest}

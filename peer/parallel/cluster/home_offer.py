@@ -20,7 +20,7 @@ TOKENS = 512
 """The rows of a matrix in one product."""
 TIMED_S = 0.1
 WIDEST = 4096
-"""The maximal width of a product: a wider one is not faster, and takes a processor long."""
+"""The maximal width of a product: a wider one is not faster, and needs long on a processor."""
 
 
 def measure_offer(spec: RunSpec, settings: PeerSettings, me: str) -> HomeOffer:

@@ -52,8 +52,8 @@ class Coefficients:
     sharing: float = 0.0
     """How much slower arithmetic is, as a share, when all cores of a machine are busy: they share memory and heat."""
     crowding: float = 0.0
-    """How much slower arithmetic is besides, as a share, for every process on each core beyond the first: processes
-    share caches."""
+    """How much slower arithmetic becomes in addition, as a share, for every process on each core beyond the first:
+    processes share caches."""
     beside: float = 0.0
     """How many seconds of one core a second of an agreement takes from the steps made during it, where all cores are
     busy."""

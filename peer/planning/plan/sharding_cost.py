@@ -162,7 +162,8 @@ def sharded_cost(work: ShardedWork, strategy: ShardingStrategy, given: RanksProf
 
 @dataclass(frozen=True, kw_only=True)
 class _Moves:
-    """What each rank sends, to gather units and to reduce their gradients, and over its bus."""
+    """What each rank does to gather units and to reduce their gradients: the bytes that it sends, collectives and
+    hops."""
 
     between_bytes: float = 0.0
     inside_bytes: float = 0.0

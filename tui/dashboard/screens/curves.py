@@ -145,7 +145,8 @@ def range_of(axis: str, view: View, peer: PeerView | None) -> tuple[float, float
 
 
 def plot_of(name: str, axis: str, view: View, peer: PeerView | None, low: float, high: float, columns: int) -> Plot:
-    """One of `CHARTS` over one of `AXES`, from `low` to `high`, with the curve of one peer besides the swarm's."""
+    """One of `CHARTS` over one of `AXES`, from `low` to `high`, with the curve of one peer in addition to the
+    swarm's."""
     made = []
     for curve_name, points, marker, ink, marked in curves_of(name, view, peer):
         known = {_x(axis, point, view.swarm): point.value for point in points}  # of a round what was told last
