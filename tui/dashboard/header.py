@@ -122,7 +122,7 @@ def _author(peer: str, view: View) -> str:
 
 
 def _counts_line(view: View) -> Text:
-    """The number of peers by state: ▒ 3 training ✗ 1 gone"""
+    """The number of peers by state: ▒ 3 training  ✗ 1 gone"""
     text = Text()
     counts = Counter(shown_state(peer, view).name for peer in view.swarm.peers.values())
     for state in STATES.values():

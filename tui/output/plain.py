@@ -56,7 +56,7 @@ class _Pending(NamedTuple):
 
 
 class PlainOutput(Output):
-    """Prints `mm:ss what happened`, counted from the first event.
+    """Prints `mm:ss  what happened`, counted from the first event.
 
     `rounds` is the length of the run, 0 if it has none. `terse` leaves out the changes between TRAINING, READY and
     AVERAGING, since each round has its own line, and several peers in one log would drown it.

@@ -159,7 +159,7 @@ def _bar(sheet: FactSheet, view: View, done: int, whole: int) -> Text:
 
 
 def _add_round(sheet: FactSheet, view: View, mine: PeerView) -> None:
-    """round 6 ━━━━━━━━━━─────── 21 of 40, and below it train → wait → average → apply"""
+    """round 6  ━━━━━━━━━━─────── 21 of 40, and below it train → wait → average → apply"""
     if not shown_state(mine, view).is_here:
         return
     sheet.heading("Round")

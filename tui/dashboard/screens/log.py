@@ -138,7 +138,7 @@ def _about(kind: str, view: View) -> Text:
 
 
 def _lines_of(entry: LogEntry, who: str, view: View) -> list[StyledLine]:
-    """01:15 warning peer-1 STALE what happened, on as many lines as needed"""
+    """01:15  warning  peer-1       STALE        what happened, on as many lines as needed"""
     ink = view.ink
     time = format_elapsed(entry.t - (view.swarm.started_t or entry.t))
     style = level_style(entry.level, ink)
