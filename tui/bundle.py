@@ -25,14 +25,14 @@ from tui.folders import ERROR_LOG, data_root, writing
 from tui.redact import Private, Redactor
 
 EVENT_BYTES = 8 << 20
-"""Of the newest events, at most."""
+"""The size limit for the newest events."""
 LOG_BYTES = 1 << 20
-"""Of the end of each log."""
+"""The size limit for the end of each log."""
 TEXTS = ("spec.toml", "settings.toml", "doctor.json", "doctor.txt")
-"""As they lie in the folder, if they do."""
+"""Files that are copied if they are in the folder."""
 LOGS = ("peer.log", "peer.log.1", "bootstrap.log", "bootstrap.log.1", "watch.log")
 SEED = slice(4, 36)
-"""Where the private key lies in `identity.key`."""
+"""The private key's bytes in `identity.key`."""
 
 README = """\
 What this is: the newest events and logs of a homefires peer, its settings, its spec, and the versions of what it uses.
@@ -43,7 +43,7 @@ Please look through it before you attach it to a bug report. Nothing has been se
 
 
 def write_bundle(directory: Path, to: Path | None) -> str:
-    """Write the zip file; a sentence that says where it is. Raises BadInput for a folder that is no peer's."""
+    """Write the zip file. Returns a sentence with its path. Raises BadInput for a folder without a peer."""
     if not (directory / "spec.toml").exists() and not event_files(directory):
         raise BadInput(f"{directory} holds no peer; name the folder of one, as homefires status shows it")
     target = to or Path.cwd() / time.strftime("homefires-bundle-%Y%m%d-%H%M%S.zip")
@@ -59,7 +59,7 @@ def write_bundle(directory: Path, to: Path | None) -> str:
 
 
 def _create(target: Path) -> BinaryIO:
-    """A new file that its owner alone may read. Raises BadInput."""
+    """A new file that only its owner may read. Raises BadInput."""
     with writing(target, "--to"):
         return open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
 
@@ -78,7 +78,7 @@ def contents(directory: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:
 
 
 def versions() -> dict[str, Any]:
-    """Of homefires, of what it needs, of Python, and which system this is."""
+    """The versions of homefires, its requirements and Python, and the operating system."""
     known = {}
     for requirement in ("homefires", *(requires("homefires") or ())):
         name = re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
@@ -89,7 +89,7 @@ def versions() -> dict[str, Any]:
 
 
 def files_of(directory: Path) -> Iterator[dict[str, Any]]:
-    """What lies in the folder: name, size in bytes, and when it was written (Unix seconds)."""
+    """The files in the folder: name, size in bytes, and time of the last change (Unix seconds)."""
     for path in sorted(directory.rglob("*")):
         with suppress(OSError):  # the peer may be at work, and a file go
             if path.is_file():
@@ -98,7 +98,7 @@ def files_of(directory: Path) -> Iterator[dict[str, Any]]:
 
 
 def newest_events(directory: Path) -> Iterator[str]:
-    """The last lines of the event files, oldest first, `EVENT_BYTES` together at most."""
+    """The last lines of the event files, the oldest first, at most `EVENT_BYTES` in total."""
     left, chosen = EVENT_BYTES, list[str]()
     for path in reversed(event_files(directory)):
         if left <= 0:
@@ -126,7 +126,7 @@ def _json(redactor: Redactor, value: Any) -> str:
 
 
 def _keys(directory: Path) -> Iterator[bytes]:
-    """The private keys of this folder, so that no spelling of them gets into the bundle."""
+    """The private keys of this folder, so that no form of them gets into the bundle."""
     path = directory / "identity.key"
     if path.exists():
         content = path.read_bytes()

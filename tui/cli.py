@@ -66,11 +66,12 @@ COMMANDS = {
     "simulate": ("plan", "simulate a run before it starts, with any number of peers"),
     "place": ("plan", "show which peer would hold which stage of a model that is cut over several peers"),
 }  # fmt: skip
-"""By name: the module of `tui.commands` that has it, and what it does. Without a module it is only made of others."""
+"""Each command's module in `tui.commands`, and what the command does. Without a module, the command only has
+subcommands."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; its exit code (see `dht.errors`)."""
+    """Run one command; returns its exit code (see `dht.errors`)."""
     from tui.terminal import hold_standard_streams, is_gone
 
     hold_standard_streams()
@@ -115,13 +116,13 @@ def _run(arguments: list[str]) -> int:
 
 
 def parse(arguments: Sequence[str]) -> Command:
-    """What a command line asks for. Raises BadInput, and SystemExit once help was printed."""
+    """The command of a command line. Raises BadInput, and SystemExit after help was printed."""
     said = vars(build_parser().parse_args(arguments))
     return read_options(_imported(said["command"]), said)
 
 
 def build_parser() -> Parser:
-    """The whole command line. `command` says which it is."""
+    """The parser of the whole command line. Its result `command` is the name of the command."""
     parser = Parser(prog="homefires", description=DOES)
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     _add_debug(parser, default=False)
@@ -144,25 +145,25 @@ def _add_debug(parser: Parser, default: bool | str) -> None:
 
 
 def _fill(name: str, parser: Parser) -> None:
-    """What the command takes is known to its module, which is imported when it is typed."""
+    """Add a command's options. Only its module knows them, which is imported when the command is used."""
     add_options(parser, _imported(name))
 
 
 def _imported(name: str) -> type[Command]:
-    """That of `service install` is `ServiceInstallCommand`."""
+    """The class of a command: that of `service install` is `ServiceInstallCommand`."""
     module = import_module(f"tui.commands.{COMMANDS[name][0]}")
     found: type[Command] = getattr(module, f"{''.join(filter(str.isalpha, name.title()))}Command")
     return found
 
 
 def _end_in_silence() -> int:
-    """The exit code when whoever read our output is gone: nothing is left to say, not even at interpreter exit."""
+    """The exit code after the reader of our output has gone. Nothing more is printed, not even at interpreter exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1
 
 
 def _explain(error: Exception) -> tuple[str, int]:
-    """(one line, exit code). What no person can act on is a bug."""
+    """Returns (one line, exit code). An error that no person can act on is reported as a bug."""
     match error:
         case HomefiresError():
             return str(error), error.exit_code
@@ -176,7 +177,7 @@ def _explain(error: Exception) -> tuple[str, int]:
 
 
 def _describe_bug(error: Exception) -> str:
-    """One line for an error that is ours, after its traceback went to a log."""
+    """One line about an error of ours; its traceback is written to a log."""
     from tui.folders import ERROR_LOG, data_root
 
     what = f"{type(error).__name__}: {error}".splitlines()[0]

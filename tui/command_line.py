@@ -28,31 +28,31 @@ if TYPE_CHECKING:
 
 Kind = TypeVar("Kind", bound="DataclassInstance")
 SECRET = re.compile(r"\b(hf1|hfc1):[\w=-]+")
-"""An invite or the line of a cluster, which no error repeats."""
+"""An invite or the line of a cluster, which must not appear in an error message."""
 MOST_NAME_BYTES = 255
-"""Of one file or folder, on the file systems of Linux and macOS."""
+"""The longest name of a file or folder, on the file systems of Linux and macOS."""
 CLOSE = 0.7
-"""What is so much alike was meant; of 1."""
+"""The least similarity, of at most 1, for a suggestion."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """How a field is said: `--FIELD-NAME`, or another `flag`."""
+    """A field that is given as `--FIELD-NAME`, or by another `flag`."""
 
     help: str
     metavar: str | None = None
     flag: str = ""
     choices: Collection[str] | None = None
     either: str = ""
-    """Options that have this word in common exclude each other."""
+    """Options with the same word here exclude each other."""
     many: bool = False
-    """It takes several words at once."""
+    """Whether the option accepts several words at once."""
     hidden: bool = False
     within: tuple[float, float] | None = None
-    """The least and the most; infinity is no value."""
+    """The smallest and largest value; infinity is not a valid value."""
 
     def check(self, flag: str, value: Any) -> None:
-        """Raises BadInput."""
+        """Raises BadInput for a value outside of `within`."""
         if self.within is None:
             return
         least, most = self.within
@@ -63,7 +63,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Argument:
-    """A field that is said by its place, without a flag. It may be left out if the field has a default."""
+    """A field that is given by position, without a flag. It may be left out if the field has a default."""
 
     help: str
     metavar: str
@@ -71,19 +71,19 @@ class Argument:
 
 @dataclass(frozen=True)
 class Section:
-    """The heading under which the options of a field are listed that is a dataclass."""
+    """The heading for the options of a field that is itself a dataclass."""
 
     title: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """What a command line asked for, and what is done about it."""
+    """A command with its options, and what it does."""
 
     debug: bool = field(default=False, repr=False)
 
     def run(self) -> int:
-        """Do it; the exit code."""
+        """Execute the command; returns the exit code."""
         raise NotImplementedError
 
 
@@ -94,11 +94,11 @@ REWORDED = (
     (re.compile(r"argument (\S+): expected one argument"), r"\1 needs a value"),
     (re.compile(r"the following arguments are required: (.*)"), r"\1 is missing"),
 )
-"""What argparse says, and how we say it."""
+"""Messages of argparse, and our wording of them."""
 
 
 class Parser(argparse.ArgumentParser):
-    """Mistakes are one line and exit code 2. What a command takes is added when it is the one that was typed."""
+    """Reports mistakes in one line with exit code 2. The options of a command are added when that command is used."""
 
     fill: Callable[[Parser], None] | None = None
 
@@ -161,7 +161,7 @@ def _how(each: _Field, option: Option) -> dict[str, Any]:
 
 
 def read_options(kind: type[Kind], said: Mapping[str, Any]) -> Kind:
-    """The dataclass, from what a parser has found; what was not said is as its fields say. Raises BadInput."""
+    """A dataclass with the parser's results; fields that were not given have their defaults. Raises BadInput."""
     given: dict[str, Any] = {"debug": said["debug"]} if issubclass(kind, Command) else {}
     for each in _declared(kind):
         if each.is_part:
@@ -176,7 +176,8 @@ def read_options(kind: type[Kind], said: Mapping[str, Any]) -> Kind:
 
 
 def _check_text(called: str, value: object) -> None:
-    """Raises BadInput for what no file can be called; it would be a traceback wherever it is opened first."""
+    """Raises BadInput for text that cannot be a file name; otherwise there would be a traceback wherever it is first
+    opened."""
     if not isinstance(value, str | Path):
         return
     text = str(value)
@@ -190,7 +191,7 @@ def _check_text(called: str, value: object) -> None:
 
 
 def words_of(options: DataclassInstance) -> list[str]:
-    """The command line of these options, without arguments and without what is as by default."""
+    """The command line words for these options, without arguments and without defaults."""
     words: list[str] = []
     for each in _declared(type(options)):
         value = getattr(options, each.name)
@@ -224,12 +225,12 @@ class _Field:
 
     @property
     def called(self) -> str:
-        """In an error."""
+        """The name of the field in an error message."""
         return self.how.metavar if isinstance(self.how, Argument) else self.flag
 
     @property
     def key(self) -> str:
-        """Under which a parser has found it."""
+        """The name of the parser's result."""
         return self.name if isinstance(self.how, Argument) else self.flag.strip("-").replace("-", "_")
 
     @property
@@ -247,7 +248,7 @@ class _Field:
 
     @property
     def help(self) -> str:
-        """With the default, where nothing is said of it."""
+        """The help text, with the default if the text does not mention it."""
         text: str = getattr(self.how, "help", "")
         is_told = "default" in text or not self.default or isinstance(self.default, bool | tuple)
         return text if is_told or self.default is MISSING else f"{text} (default {self.default})"

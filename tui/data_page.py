@@ -14,23 +14,23 @@ from tui.processes.children import python_module
 from tui.processes.one_shot import answer
 
 INSPECT_S = 4 * 3600.0
-"""Some hundred gigabytes are read in this time."""
+"""The time limit for an inspection: enough for some hundred gigabytes."""
 FORMAT_S = 120.0
-"""One row is read."""
+"""The time limit for reading one row."""
 NAMES = 14
-"""Columns of what stands before each line."""
+"""The columns of the name before each line."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class InspectedFolder:
-    """One source of a run; see `peer.training.data.inspection`."""
+    """One source of a run's data; see `peer.training.data.inspection`."""
 
     folder: str
     rows: Sequence[tuple[str, str]]
     refusals: Sequence[str]
 
     def lines(self, width: int) -> list[str]:
-        """The table."""
+        """The lines of the table."""
         found, before = [f"  {printable(self.folder)}"], ""
         for name, text in self.rows:
             shown, before = name if name != before else "", name
@@ -42,8 +42,8 @@ class InspectedFolder:
 
 
 def inspected(spec: str, data_path: str) -> list[InspectedFolder]:
-    """Of each source of the run with this spec's text that reads files. Raises BadInput, and Unreachable for a folder
-    that takes too long."""
+    """The result for each source with files, in the run with this spec's text. Raises BadInput, and Unreachable for
+    a folder that needs too long."""
     argv = python_module("peer", "inspect", json.dumps({"spec": spec, "data_path": data_path}))
     late = Unreachable(f"{data_path} was not read through within {INSPECT_S / 3600:.0f} hours; name a smaller folder")
     told = json.loads(answer("inspection of the data", argv, INSPECT_S, late=late, apart=True))
@@ -51,13 +51,13 @@ def inspected(spec: str, data_path: str) -> list[InspectedFolder]:
 
 
 def format_in(folder: Path) -> str:
-    """`chat` where its first file of rows begins with a conversation, else `text`. Raises BadInput."""
+    """`chat` if the first file of rows begins with a conversation, otherwise `text`. Raises BadInput."""
     argv = python_module("peer", "inspect", json.dumps({"format_in": str(folder)}))
     return answer("inspection of the data", argv, FORMAT_S, apart=True)
 
 
 def require_sound(found: Sequence[InspectedFolder]) -> None:
-    """Raises BadInput, once the tables are on the screen that say all of it."""
+    """Raises BadInput for data that cannot be trained on. Call it after all tables were shown."""
     for each in found:
         if each.refusals:
             more = f"; and {len(each.refusals) - 1:,} more" if len(each.refusals) > 1 else ""

@@ -20,24 +20,24 @@ from dht.atomic_files import raising_disk_full
 from dht.errors import BadInput, DiskFull
 
 REPORTED, AGREED = "events.jsonl", "consent.json"
-"""A folder is a peer's once somebody has agreed to its run there, or a peer has said something."""
+"""A folder belongs to a peer once somebody has agreed to its run there, or the peer has reported something."""
 
 OF_PEERS = frozenset({REPORTED, AGREED, "identity.key", "settings.toml", "desired.json", "genesis", "run"})
-"""What of a peer may be the first in its folder, and does not lie in folders of other things."""
+"""Names that may be the first in a peer's folder, and do not occur in folders of other things."""
 
 
 def runs() -> Path:
-    """Where the folders of peers lie, and the links to those that lie elsewhere."""
+    """The folder with the folders of peers, and with links to those elsewhere."""
     return data_root() / "runs"
 
 
 def is_peers(folder: Path) -> bool:
-    """Whether this is the folder of a peer, at work or not."""
+    """Whether this is the folder of a peer, running or not."""
     return (folder / REPORTED).is_file() or (folder / AGREED).is_file()
 
 
 def is_strangers(folder: Path) -> bool:
-    """Whether somebody keeps other things there, or it is no folder at all."""
+    """Whether the folder contains other things, or is not a folder at all."""
     if not folder.is_dir():
         return folder.exists()
     inside = {path.name for path in folder.iterdir()}
@@ -45,7 +45,7 @@ def is_strangers(folder: Path) -> bool:
 
 
 def is_at_work(folder: Path) -> bool:
-    """Whether a peer runs there: it holds the lock."""
+    """Whether a peer runs there, that is, holds the lock."""
     return is_locked(folder / "run" / "lock")
 
 
@@ -61,7 +61,7 @@ def is_locked(lock: Path) -> bool:
 
 
 def frozen_process(lock: Path) -> int | None:
-    """The number of the process that holds this lock, if it was told to stand still; else None."""
+    """The id of the process that holds this lock, if it was stopped by a signal; otherwise None."""
     try:
         number = int(lock.read_text())
         stands = psutil.Process(number).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
@@ -71,7 +71,7 @@ def frozen_process(lock: Path) -> int | None:
 
 
 def note_folder(directory: Path) -> None:
-    """Have a folder found that lies elsewhere. Raises OSError where no link can be made."""
+    """Register a folder that lies elsewhere, so that commands find it. Raises OSError if no link can be made."""
     directory = directory.resolve()
     if directory.parent == runs().resolve():
         return
@@ -81,7 +81,7 @@ def note_folder(directory: Path) -> None:
 
 
 def unnote_folder(directory: Path) -> None:
-    """Have it found no more, if it lies elsewhere."""
+    """Undo `note_folder`."""
     _link_to(directory.resolve()).unlink(missing_ok=True)
 
 
@@ -91,21 +91,21 @@ def _link_to(directory: Path) -> Path:
 
 
 def peer_folders() -> list[Path]:
-    """All of them, each once. A link to what is not there now, as a disk that is not plugged in, leads to none."""
+    """All folders of peers, each once. Links to missing folders, as on a disk that is not plugged in, are left out."""
     found = {path.resolve() if path.is_symlink() else path for path in runs().glob("*") if is_peers(path)}
     return sorted(found)
 
 
 def every_folder() -> list[Path]:
-    """Those that `--all` means. Raises BadInput if there is none."""
+    """The folders for `--all`. Raises BadInput if there is none."""
     if not (folders := peer_folders()):
         raise BadInput(f"no run was joined yet (nothing in {runs()}); name a directory with --dir")
     return folders
 
 
 def folder_meant(else_: str = "") -> Path:
-    """The one in which a peer runs; if none does, the one that reported last. Raises BadInput if there is none, or if
-    several peers run: then `else_` says what else can be done."""
+    """The folder of the running peer; if none runs, of the peer that reported last. Raises BadInput if there is
+    none, or if several peers run; then `else_` says what else can be done."""
     folders = every_folder()
     running = [folder for folder in folders if is_at_work(folder)]
     if len(running) > 1:
@@ -124,18 +124,18 @@ def _reported_at(folder: Path) -> float:
 
 
 ERROR_LOG = "error.log"
-"""Below `data_root`: the traceback of the last bug that a command met."""
+"""In `data_root`: the traceback of the last bug in a command."""
 
 
 def data_root() -> Path:
-    """The folder of everything of ours that outlives a process."""
+    """The folder for everything of ours that outlives a process."""
     return user_data_path("homefires", appauthor=False)
 
 
 @contextmanager
 def writing(path: Path, option: str) -> Iterator[None]:
-    """Raises BadInput for a file that is there already, or that cannot be written, which names the option; DiskFull. No
-    half of a new file is left."""
+    """Raises BadInput, with the name of the option, for a file that exists already or cannot be written; DiskFull. No
+    partial new file is left."""
     was_there = path.exists()
     try:
         with raising_disk_full(path.parent):
@@ -156,7 +156,7 @@ def default_directory(kind: str, run: str, spec_hash: bytes) -> Path:
 
 
 def namesakes(directory: Path) -> list[Path]:
-    """Folders with a key beside a `default_directory`: of other runs of the same name."""
+    """Folders with a key next to a `default_directory`: those of other runs with the same name."""
     name = directory.name.rpartition("-")[0]
     pattern = re.compile(rf"{re.escape(name)}-[0-9a-f]{{8}}")
     found = directory.parent.iterdir() if directory.parent.is_dir() else ()

@@ -21,7 +21,7 @@ from typing import Any
 
 ADDRESS, HOST, USER, SECRET, INVITE, MAIL = "<address>", "<host>", "<user>", "<secret>", "<invite>", "<mail>"
 HARMLESS_NAMES = frozenset({"", "root", "localhost", "user", "homefires"})
-"""As names of host or user these say nothing, and stand in many a line."""
+"""Host or user names that reveal nothing and occur in many lines."""
 _INVITE = re.compile(r"hf1:[A-Za-z0-9_\-=]*")
 _PEM = re.compile(r"-----BEGIN [A-Z ]+-----.*?(?:-----END [A-Z ]+-----|\Z)", re.DOTALL)
 _SECRET_NAMES = "token|passw(?:or)?d|passphrase|secret|api[_-]?key|private[_-]?key|authorization|cookie"
@@ -35,9 +35,9 @@ _HOME = re.compile(r"(/(?:home|Users)/)[^/\s\"':;,<>]+")
 _MAC = re.compile(r"(?i)(?<![0-9a-f:.-])(?:[0-9a-f]{2}[:-]){5}[0-9a-f]{2}(?![0-9a-f:-])")
 _IPV4 = re.compile(r"(?<![0-9.])[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?![0-9]|\.[0-9])")
 _COLONS = re.compile(r"(?<![0-9A-Za-z.])(?:[0-9A-Za-z.]*+:){2}[0-9A-Za-z:.]*")
-"""In such a run an IPv6 address may stand."""
+"""A run of characters that may contain an IPv6 address."""
 _IPV6_LETTERS = 45
-"""The longest one has so many."""
+"""The length of the longest address."""
 MANY_LETTERS = 40
 _LONG = re.compile(rf"[A-Za-z0-9+/_\-]{{{MANY_LETTERS},}}={{0,2}}")
 _PEER_ID = re.compile(r"12D3Koo[1-9A-HJ-NP-Za-km-z]{45}")
@@ -48,17 +48,17 @@ _SECRET_FIELD = re.compile(rf"(?i).*(?:{_SECRET_NAMES}|invite)")
 
 @dataclass(frozen=True, kw_only=True)
 class Private:
-    """What this machine must not tell."""
+    """What must not be revealed about this machine."""
 
     names: tuple[tuple[str, str], ...] = ()
-    """(name, what stands for it) of the host and the user."""
+    """(name, replacement) of the host and the user."""
     home: str = ""
     keys: tuple[bytes, ...] = ()
-    """Private keys, raw."""
+    """Private keys, as raw bytes."""
 
     @classmethod
     def of_this_machine(cls, keys: Iterable[bytes] = ()) -> Private:
-        """Its host names, the names of its user and of the home folder, and these keys."""
+        """This machine's host names, the names of its user and home folder, and these keys."""
         hosts = {socket.gethostname(), platform.node(), socket.gethostname().partition(".")[0]}
         with suppress(OSError):
             hosts.add(socket.getfqdn())
@@ -94,7 +94,7 @@ class Redactor:
         return text
 
     def value(self, value: Any) -> Any:
-        """The same for what JSON can hold: every text in it, also the names of fields."""
+        """The same as `text` for a JSON value: every text in it, including the names of fields."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, list | tuple):
@@ -104,21 +104,21 @@ class Redactor:
         return value
 
     def line(self, line: str) -> str:
-        """The same for a line of JSON, in which a text may be written with escapes; any other is a text."""
+        """The same for a line of JSON, whose texts may contain escapes; any other line is treated as text."""
         try:
             return json.dumps(self.value(json.loads(line)), ensure_ascii=False, separators=(",", ":"))
         except (ValueError, RecursionError):
             return self.text(line)
 
     def _field(self, key: str, value: Any) -> Any:
-        """What a field is called may say that its text is a secret."""
+        """A field's value; the name of the field may show that it is a secret."""
         if isinstance(value, str) and value and _SECRET_FIELD.fullmatch(key):
             return SECRET
         return self.value(value)
 
 
 def _spellings(key: bytes) -> Iterable[str]:
-    """How a key may be written: in hex, in either base64, in base58."""
+    """The ways to write a key: in hex, in both kinds of base64, in base58."""
     import base58
 
     yield key.hex()
@@ -128,7 +128,7 @@ def _spellings(key: bytes) -> Iterable[str]:
 
 
 def _long(found: re.Match[str]) -> str:
-    """A long run of the letters of base64. Peer ids, digests, paths, and names made of words stay."""
+    """A long run of base64 characters. Peer ids, digests, paths, and names made of words are kept."""
     text = found.group()
     if "/" not in text:
         return _word(text)
@@ -144,7 +144,7 @@ def _word(word: str) -> str:
 
 
 def _ipv4(found: re.Match[str]) -> str:
-    """An address, unless it is loopback's or stands for any."""
+    """Replaces an address, unless it is a loopback or unspecified address."""
     numbers = [int(word) for word in found.group().split(".")]
     if max(numbers) > 255 or numbers[0] == 127 or not any(numbers):
         return found.group()
@@ -152,7 +152,7 @@ def _ipv4(found: re.Match[str]) -> str:
 
 
 def _without_ipv6(found: re.Match[str]) -> str:
-    """The run with every address in it replaced; each begins and ends where a word may."""
+    """The run with every address in it replaced; each begins and ends at a word boundary."""
     run, kept, at = found.group(), "", 0
     while at < len(run):
         ends = range(min(len(run), at + _IPV6_LETTERS), at + 1, -1) if _can_begin(run, at) else ()
@@ -163,12 +163,12 @@ def _without_ipv6(found: re.Match[str]) -> str:
 
 
 def _can_begin(run: str, at: int) -> bool:
-    """Whether an address can begin here: `peer:2001:db8::1` has one, and `std::abc` none."""
+    """Whether an address can begin here: `peer:2001:db8::1` contains one, `std::abc` none."""
     return at == 0 or not run[at - 1].isalnum()
 
 
 def _is_ipv6(text: str) -> bool:
-    """Whether it is an address that says something about a machine."""
+    """Whether this is an address that reveals something about a machine."""
     try:
         address = ipaddress.IPv6Address(text)
     except ValueError:

@@ -26,11 +26,11 @@ Sets = Annotated[
 def choose_spec(
     name_or_path: str, *, sets: Sequence[str] = (), fixed: Mapping[str, Any] | None = None, drafts: bool = False
 ) -> RunSpec:  # fmt: skip
-    """The spec behind `name_or_path` with `table.key=value` texts and then `fixed` (dotted keys) applied.
+    """The spec for `name_or_path`, with the `table.key=value` texts and then `fixed` (dotted keys) applied.
 
-    A model that it starts from is loaded once, and what follows from it stands in the spec then; of a draft that says
-    its model in [model] nothing is loaded where `drafts` will do. Raises BadSpec for the spec and BadInput for a text
-    that is not `table.key=value`, or that says another value than what is fixed.
+    If it starts from a model, that is loaded once, and the spec gets the values that follow from it. A draft that
+    describes its model in [model] is not loaded if `drafts` are allowed. Raises BadSpec for the spec, and BadInput for
+    a text that is not `table.key=value` or contradicts a fixed value.
     """
     from peer.schema.spec import from_mapping, parse_tables, read_text
 
@@ -47,7 +47,7 @@ def choose_spec(
 
 
 ADOPT_S = 3600.0
-"""Loading the largest model takes no longer."""
+"""The time limit for loading even the largest model."""
 
 
 def is_to_adopt(table: Mapping[str, Any]) -> bool:
@@ -56,7 +56,8 @@ def is_to_adopt(table: Mapping[str, Any]) -> bool:
 
 
 def adopt(table: dict[str, Any]) -> None:
-    """Have in [model] and [start] what follows from the model that is named there. A child does it: it loads torch."""
+    """Fill [model] and [start] with what follows from the named model. A child process does it, since it loads
+    torch."""
     own = {key: value for key, value in table.get("model", {}).items() if key in ("context", "tokenizer")}
     asked = {
         "model": table["start"]["model"], "revision": table["start"].get("revision", ""), "own": own,
@@ -76,7 +77,7 @@ def lay_over(table: dict[str, Any], sets: Sequence[str]) -> None:
 
 
 def _refuse_other(sets: Sequence[str], key: str, value: Any) -> None:
-    """What was set is not overwritten in silence."""
+    """Raises BadInput if a text sets another value than `value` for this key: it would be overwritten silently."""
     for text in sets:
         if _parse_setting(text)[0] == key and _parse_setting(text)[1] != value:
             raise BadInput(f"--set {text}: another option has {key} = {json.dumps(value)}; leave one of them out")

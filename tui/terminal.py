@@ -17,11 +17,11 @@ from dht.errors import BadInput
 
 _MODES = (1049, 1000, 1002, 1003, 1004, 1006, 1015, 2004)
 RESTORE = "".join(f"\x1b[?{mode}l" for mode in _MODES) + "\x1b[?25h\x1b[<u\x1b[0m"
-"""Leaves the other screen, shows the cursor, and ends reports of mouse, focus, paste and keys."""
+"""Leaves the alternate screen, shows the cursor, and ends reports of mouse, focus, paste and keys."""
 
 
 def choose_ui(ui: str) -> str:
-    """What `--ui` comes to on this process's own streams: tui, plain, json or none. Raises BadInput."""
+    """The value of `--ui` for this process's own streams: tui, plain, json or none. Raises BadInput."""
     return decide(ui, os.environ, sys.stdin, sys.stdout, sys.stderr)
 
 
@@ -32,12 +32,12 @@ def require_terminal() -> None:
 
 
 def columns(most: int) -> int:
-    """Cells of a line on this terminal, so many at most; as many where there is no terminal."""
+    """The cells of a line on this terminal, at most `most`; `most` without a terminal."""
     return min(most, shutil.get_terminal_size((most, 24)).columns)
 
 
 def is_gone(stream: TextIO) -> bool:
-    """Whether `stream` is a terminal that somebody closed; what is written there fails with EIO."""
+    """Whether `stream` is a terminal that was closed; writing to it fails with EIO."""
     try:
         termios.tcgetattr(stream.fileno())
     except (termios.error, OSError) as error:
@@ -48,7 +48,8 @@ def is_gone(stream: TextIO) -> bool:
 def decide(
     ui: str, environ: Mapping[str, str], stdin: TextIO | None, stdout: TextIO | None, stderr: TextIO | None
 ) -> str:
-    """`auto` is the dashboard if a person sits there, else plain lines. Raises BadInput for a `tui` that cannot be."""
+    """`auto` is the dashboard for a person at a terminal, otherwise plain lines. Raises BadInput if `tui` is not
+    possible."""
     if ui not in ("auto", "tui"):
         return ui
     fault = _fault_of(environ, stdin, stderr)
@@ -60,7 +61,7 @@ def decide(
 
 
 def _fault_of(environ: Mapping[str, str], stdin: TextIO | None, stderr: TextIO | None) -> str:
-    """Why nothing can be drawn here; empty if it can."""
+    """Why a dashboard cannot be drawn here; empty if it can."""
     if not _is_terminal(stdin):
         return "stdin is not a terminal"
     if not _is_terminal(stderr):
@@ -74,7 +75,7 @@ def _is_terminal(stream: TextIO | None) -> bool:
 
 
 def hold_standard_streams() -> None:
-    """Put nothing in place of a closed stdin, stdout or stderr, so that no file and no pipe gets its number."""
+    """Open the null device in place of a closed stdin, stdout or stderr, so that no file or pipe gets its number."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)
@@ -87,7 +88,7 @@ def hold_standard_streams() -> None:
 
 
 class GatedStream(io.TextIOBase):
-    """A stream that can be shut: what is written meanwhile is gone."""
+    """A stream that can be shut; what is written meanwhile is dropped."""
 
     def __init__(self, inner: TextIO) -> None:
         self._inner = inner

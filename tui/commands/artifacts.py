@@ -18,21 +18,21 @@ from tui.processes.children import python_module
 from tui.processes.one_shot import answer, converse, overhear
 
 PASSPHRASE_S = 600.0
-"""A person has typed a passphrase by then, or gone away."""
+"""The time in which a person must have typed a passphrase."""
 EXPORT_S = AUDIT_S = 3600.0
-"""Replaying the longest chain takes no longer, or something is wrong."""
+"""The time in which even the longest chain must have been replayed."""
 PUSH_S = CHAT_S = 86_400.0
-"""An upload takes no longer, and nobody talks for longer."""
+"""The time limit for an upload, and for a conversation."""
 WHAT = ("adapter", "merged", "base")
 AUDITED = "audited round"
-"""How a line begins by which an audit says how far it is."""
+"""The beginning of a line with the progress of an audit."""
 EXPORTING = "export: "
-"""The same of an export."""
+"""The beginning of a line with the progress of an export."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChildCommand(FolderCommand):
-    """`python -m peer` does it in a child: it loads torch."""
+    """A command that `python -m peer` executes in a child process, since it loads torch."""
 
     def argv(self, name: str) -> list[str]:
         return python_module("peer", name, str(self.find()), *words_of(replace(self, directory=None)))
@@ -51,7 +51,7 @@ class ExportCommand(ChildCommand):
     homes: Annotated[tuple[Path, ...], Option("for a cluster: the folders of its other homes", "DIR", many=True)] = ()
 
     def run(self) -> int:
-        """What is where goes to stdout, how far it is to stderr."""
+        """The result is printed to stdout, the progress to stderr."""
         limit_s = PUSH_S if self.push else EXPORT_S
         told, failure = overhear("export", self.argv("export"), limit_s, EXPORTING, debug=self.debug)
         if failure is not None:
@@ -62,7 +62,7 @@ class ExportCommand(ChildCommand):
 
 @dataclass(frozen=True, kw_only=True)
 class ChatCommand(ChildCommand):
-    """Also of a checkpoint in a peer's folder, or of the folder of an export."""
+    """The model may also be a checkpoint in a peer's folder, or the folder of an export."""
 
     prompt: Annotated[str | None, Option("answer this text and end (default: answer what you type)", "TEXT")] = None
     temperature: Annotated[
@@ -80,8 +80,8 @@ class AuditCommand(ChildCommand):
     as_json: AsJson = False
 
     def run(self) -> int:
-        """What was verified goes to stdout, how far it is to stderr. Raises the error that the child's exit code
-        stands for, BadChain for a bad link."""
+        """The result is printed to stdout, the progress to stderr. Raises the error for the child's exit code, such
+        as BadChain for a bad link."""
         verdict, failure = overhear("audit", self.argv("audit"), AUDIT_S, AUDITED, debug=self.debug)
         if verdict:
             print(verdict)
@@ -126,7 +126,7 @@ class IdentityCommand(PeerCommand):
         return self._ask("show")
 
     def _ask(self, *words: str) -> int:
-        """Save or bring back a key. The child asks for the passphrase, says what came of it, and why not."""
+        """Export or import a key. The child process asks for the passphrase, and reports the result or the error."""
         argv = python_module("dht.key_files", *words, "--dir", str(self.find()))
         late = f"no passphrase was typed within {PASSPHRASE_S:.0f} s; nothing was written"
         return converse(argv, PASSPHRASE_S, late)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 POLL_S = 0.2
 SLICE = 500
 STOP_S = 30.0
-"""A peer that was asked to leave has ended after this long."""
+"""The time in which a peer that was asked to leave must have ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +46,8 @@ class AttachCommand(PeerCommand):
 
 
 def attach(directory: Path, look: DisplayOptions) -> str:
-    """Show the peer of a run directory until the dashboard is closed; a sentence about what goes on. Raises Unreachable
-    if no peer runs there."""
+    """Show the peer of a run directory until the dashboard is closed. Returns a sentence on whether training goes
+    on. Raises Unreachable if no peer runs there."""
     if not is_at_work(directory):
         raise Unreachable(f"no peer runs in {directory}; for what one did there: homefires watch {quoted(directory)}")
     outcome = show_peer(directory, look)
@@ -68,8 +68,8 @@ def show_source(source: EventSource, look: DisplayOptions) -> ExitReason:
 
 
 def join_and_attach(join: JoinCommand, look: DisplayOptions, output: Output) -> int:
-    """Start a peer that goes on without us, tell how it starts, and show it once it has; the exit code. Raises
-    DirectoryBusy if one runs there already, and what the peer failed with."""
+    """Start a peer that continues without us, report its start, then show its dashboard. Returns the exit code.
+    Raises DirectoryBusy if a peer runs there already, and the error with which the peer failed."""
     directory = join.place().resolve()
     require_free(directory)
     invite = parse_for(directory, join.invite, time.time())
@@ -100,7 +100,7 @@ def join_and_attach(join: JoinCommand, look: DisplayOptions, output: Output) -> 
 
 
 def require_free(directory: Path) -> None:
-    """Raises DirectoryBusy if a peer of ours serves this directory."""
+    """Raises DirectoryBusy if one of our peers already runs in this directory."""
     if is_at_work(directory):
         raise DirectoryBusy(f"a peer runs in {directory} already; look at it with: homefires attach{_dir(directory)}")
 
@@ -123,7 +123,7 @@ def _follow_start(process: subprocess.Popen[bytes], tail: EventTail, output: Out
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Ask it to end; if it does not, or the person interrupts once more, end it."""
+    """Ask the process to end; if it does not, or the person interrupts again, kill it."""
     process.terminate()
     try:
         process.wait(STOP_S)
@@ -133,13 +133,13 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def _let_go(process: subprocess.Popen[bytes], directory: Path, output: Output) -> None:
-    """The peer is not ours any more: it is not waited for, and the person is told how to find it."""
+    """Stop waiting for the peer, and tell the person how to find it."""
     process.returncode = 0
     output.say(how_to_come_back(directory))
 
 
 def _tell_end(process: subprocess.Popen[bytes], directory: Path, log: Path, output: Output) -> int:
-    """The exit code of a peer that ends. Raises what it failed with."""
+    """The exit code of a peer that is ending. Raises the error with which it failed."""
     try:
         code = process.wait(STOP_S)
     except KeyboardInterrupt:
@@ -156,7 +156,7 @@ def _tell_end(process: subprocess.Popen[bytes], directory: Path, log: Path, outp
 
 
 def _last_words(directory: Path) -> str:
-    """Why the peer of a directory stopped, if it has."""
+    """Why the peer of a directory stopped; empty if it has not."""
     last = None
     for line in read_lines(directory / "events.jsonl"):
         last = line.event if line is not None else last
@@ -164,7 +164,7 @@ def _last_words(directory: Path) -> str:
 
 
 def _dir(directory: Path) -> str:
-    """` --dir DIR`, unless a command finds it by itself."""
+    """` --dir DIR`, or nothing if commands find this directory by themselves."""
     with suppress(BadInput):
         if folder_meant().resolve() == directory.resolve():
             return ""

@@ -31,18 +31,19 @@ if TYPE_CHECKING:
 
 VERSION = 1
 INTRODUCE_S = 120.0
-"""Dialling and asking have their own time-outs, which come to less."""
+"""The time limit for an introduction. Dialling and asking have their own, shorter time-outs."""
 NOT_JOINED = "not joined; nothing was trained, and nothing is kept"
 YES = ("y", "yes")
 WIDTH, NAMES = 79, 14
-"""Columns of the screen, and of what stands before each line."""
+"""The columns of the screen, and of the name before each line."""
 
 Introduce = Callable[[str, Sequence[str]], Mapping[str, Any]]
-"""From an invite and more addresses to what its run is."""
+"""Called with an invite and further addresses; returns the description of the run."""
 
 
 def introduce(invite: str, peers: Sequence[str] = ()) -> Mapping[str, Any]:
-    """Ask the nodes of the invite and these, in a child, which loads hivemind. Raises what the child failed with."""
+    """Ask the invite's nodes and `peers` about the run, in a child process, which loads hivemind. Raises the error
+    with which the child failed."""
     late = Unreachable(f"no address of the invite told within {INTRODUCE_S:.0f} s what the run is")
     with as_temporary_file(invite) as path:
         argv = python_module("peer", "introduce", path, *repeated("--peer", peers))
@@ -54,12 +55,12 @@ def consents(
     join: JoinCommand, *, yes: bool, stdin: TextIO, screen: TextIO, introduce: Introduce = introduce,
     is_decided: bool = False, data_path: str = "",
 ) -> tuple[str, ...]:  # fmt: skip
-    """With which settings (`KEY=VALUE`) the owner of this machine wants it to join, as of one that does not hold the
-    model. The yes is remembered. `is_decided`: how it trains was said. `data_path`: files that the run shall read,
-    which are looked at before.
+    """Ask the owner of this machine whether it should join. Returns the chosen settings (`KEY=VALUE`) for a machine
+    on which the model does not fit, and remembers the consent. With `is_decided`, the way to train was already
+    given. `data_path` names files for the run, which are inspected first.
 
-    Its folder is found from then on by commands that do not name it. Raises Declined for a no, BadInvite as
-    `JoinCommand.place` does, BadInput where nobody can be asked, and Unreachable if no node tells what the run is.
+    From then on, commands find the peer's folder without a name. Raises Declined for a no, BadInvite as
+    `JoinCommand.place` does, BadInput if nobody can be asked, and Unreachable if no node describes the run.
     """
     settings: tuple[str, ...] = ()
     directory = join.place()
@@ -133,7 +134,7 @@ def _ask_folder(told: Mapping[str, Any], stdin: TextIO, screen: TextIO) -> Path:
 
 
 def _look_at(data_path: str, spec: str, screen: TextIO) -> None:
-    """Raises BadInput for what nobody can train on."""
+    """Show what the files contain. Raises BadInput if nobody can train on them."""
     found = inspected(spec, data_path)
     for each in found:
         print(*each.lines(WIDTH), "", sep="\n", file=screen)
@@ -146,7 +147,7 @@ def _word(question: str, stdin: TextIO, screen: TextIO) -> str:
 
 
 def is_agreed(directory: Path, invite: Invite) -> bool:
-    """Whether somebody has said yes to this run of this organiser in this folder."""
+    """Whether somebody has agreed to this organiser's run in this folder."""
     try:
         said = json.loads((directory / AGREED).read_text())
     except (OSError, ValueError):
@@ -155,7 +156,8 @@ def is_agreed(directory: Path, invite: Invite) -> bool:
 
 
 def _remember(directory: Path, invite: Invite, how: str) -> None:
-    """Only the run's hash and organiser count; time and way are for people."""
+    """Write the consent down. Only the run's hash and the organiser matter; the time and the way of consent are for
+    people."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     said = _agreement(invite) | {"at": round(time.time()), "how": how}
     write_atomic(directory / AGREED, json.dumps(said).encode() + b"\n")
@@ -166,7 +168,7 @@ def _agreement(invite: Invite) -> dict[str, Any]:
 
 
 def describe(told: Mapping[str, Any], directory: Path) -> list[str]:
-    """The screen, without the question."""
+    """The lines of the screen, without the question."""
     where, main = shlex.quote(str(directory)), format_bytes(told["main_bytes"])
     disk = f"{format_bytes(told['least_disk_bytes'])} to {format_bytes(told['disk_bytes'])}"
     length = f"{told['rounds']:,} rounds" if told["rounds"] else "until its organiser ends it"
@@ -188,7 +190,7 @@ def describe(told: Mapping[str, Any], directory: Path) -> list[str]:
 
 
 def _elsewhere(told: Mapping[str, Any]) -> str:
-    """Where the rest of it lies, in words."""
+    """Where the peer keeps other data, in words."""
     if not told["elsewhere"]:
         return "; your files' tokens too, which nobody but you can read"
     mine = "" if "tokens" in told["elsewhere"] else "; your files' tokens too, which nobody but you can read"
@@ -202,7 +204,8 @@ def _leaving(told: Mapping[str, Any], where: str) -> str:
 
 
 def lacking(told: Mapping[str, Any]) -> list[str]:
-    """Where the GPUs of this machine do not hold the model: what its owner may do, one line each; else nothing."""
+    """If the model does not fit in the memory of this machine's GPUs: what the owner can do, one line each.
+    Otherwise empty."""
     if told["lacking_bytes"] is None:
         return []
     has, needs, ways = format_bytes(told["lacking_bytes"]), format_bytes(told["device_bytes"]), told["ways"]

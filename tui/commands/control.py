@@ -25,22 +25,22 @@ from tui.processes.systemd import UserUnits, unit_name
 from tui.text.event_text import clock
 
 LEFT_S = 120.0
-"""A peer that is told to leave has ended."""
+"""The time in which a peer that was told to leave must have ended."""
 LOOK_S = 0.2
 KEEP_S = 60.0
-"""A small file is written, on a machine that may be busy."""
+"""The time in which a small file must have been written, on a machine that may be busy."""
 SAID = {
     "pause": "pauses: what it has made of round {next} is given, no more steps are made; resume with: homefires resume",
     "resume": "trains again",
     "finish": "completes its part of round {next}, then pauses; resume with: homefires resume",
 }
-"""What a command means that a running peer has obeyed, for people."""
+"""What a command means once a running peer has obeyed it, for people."""
 KEPT = {
     "pause": "it starts paused, until: homefires resume",
     "resume": "it trains when it starts",
     "finish": "it completes its part of a round when it starts, then pauses, until: homefires resume",
 }
-"""What it means for one that does not run."""
+"""What a command means for a peer that does not run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +88,7 @@ class SnoozeCommand(PeersCommand):
 
 
 def command(directory: Path, cmd: str) -> str:
-    """Give one command to the peer of a run directory; one line that says what happens now. Raises Unreachable."""
+    """Give a command to the peer of a run directory. Returns one line on what happens now. Raises Unreachable."""
     if cmd == "leave" and not is_at_work(directory):
         raise Unreachable(f"{not_running(directory)}; {after_leaving(directory)}")
     reply = order(directory, cmd)
@@ -101,7 +101,7 @@ def command(directory: Path, cmd: str) -> str:
 
 
 def forget(directory: Path, others: Sequence[Path]) -> list[str]:
-    """Remove what the peer of this folder has elsewhere, once it has ended, and lines about that. Raises Unreachable,
+    """Once the peer has ended, remove its data outside of this folder. Returns lines about that. Raises Unreachable,
     DirectoryBusy."""
     late = Unreachable(f"the peer in {directory} did not end within {LEFT_S:.0f} s; say it again when it has")
     until = time.monotonic() + LEFT_S
@@ -118,7 +118,7 @@ def forget(directory: Path, others: Sequence[Path]) -> list[str]:
 
 
 def snooze(directory: Path, hours: float, now: float) -> str:
-    """Have the peer pause for so long; one line about it. Raises BadInput and Unreachable."""
+    """Pause the peer for `hours`. Returns one line about it. Raises BadInput and Unreachable."""
     if not 0 < hours < float("inf"):
         raise BadInput(f"HOURS is {hours:g}; give how many hours the peer shall pause, as in: homefires snooze 3")
     minutes = max(1, round(60 * hours))
@@ -131,7 +131,8 @@ def snooze(directory: Path, hours: float, now: float) -> str:
 
 
 def order(directory: Path, cmd: str, **fields: Any) -> Reply:
-    """The answer of the peer, or of what keeps it for the next start. Raises BadInput, Unreachable, DiskFull."""
+    """The answer of the peer, or of the child that keeps the command for its next start. Raises BadInput,
+    Unreachable, DiskFull."""
     if not is_at_work(directory):
         return _keep(directory, cmd, fields)
     try:
@@ -141,17 +142,17 @@ def order(directory: Path, cmd: str, **fields: Any) -> Reply:
 
 
 def is_kept(reply: Reply) -> bool:
-    """Whether no peer runs, and it was kept."""
+    """Whether no peer runs and the command was kept for its next start."""
     return reply.fields.get("kept") is True
 
 
 def not_running(directory: Path) -> str:
-    """How a line begins about a peer that does not run."""
+    """The beginning of a line about a peer that does not run."""
     return f"no peer runs in {directory}"
 
 
 def after_leaving(directory: Path) -> str:
-    """What comes after a peer has left, and how to have it otherwise."""
+    """What follows after a peer has left, and how to change that."""
     unit = unit_name(directory)
     if unit not in UserUnits().names():
         return "come back with homefires join"
@@ -160,7 +161,8 @@ def after_leaving(directory: Path) -> str:
 
 
 def _keep(directory: Path, cmd: str, fields: Mapping[str, Any]) -> Reply:
-    """A child does it, with the checks of a running peer, and holds the folder meanwhile."""
+    """Keep a command for the next start. A child process does it, with the checks of a running peer, and locks the
+    folder meanwhile."""
     if not is_peers(directory):
         raise Unreachable(f"{not_running(directory)}, and none ever has; name the folder of one with --dir")
     argv = python_module("peer.node.control.offline", str(directory), json.dumps({"cmd": cmd, **fields}))

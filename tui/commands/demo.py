@@ -49,16 +49,18 @@ from tui.terminal import choose_ui
 Devices = Sequence[Sequence[str]]
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 FINGERPRINT = "FINGERPRINT"
-"""The code under which a bootstrap node says how joiners see its organiser: nobody joins a demo."""
+"""The code with which a bootstrap node reports its organiser's fingerprint; a demo hides it, since nobody else
+joins."""
 
 BOOTSTRAP_S = 60.0
-"""The bootstrap node must have issued its invite after this long."""
+"""The time in which the bootstrap node must have issued its invite."""
 
 PROMPT, SAMPLES, SAMPLE = "def main(", 6, 100
-"""What a demo has its model continue, about so many times; and so many characters of that are told at the end."""
+"""The prompt that a demo's model continues, about how many times, and how many characters of it are shown at the
+end."""
 
 START_S = 180.0
-"""Peers must have begun round 0 after this long: they load torch and the data first."""
+"""The time in which peers must have begun round 0: they load torch and the data first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +77,7 @@ class DemoCommand(Command):
     stages: Annotated[
         int, Option("homes per cluster: peers that train one copy of the model together", "N", within=(1, 8))
     ] = 1
-    """1: every peer has the whole model."""
+    """With 1, every peer has the whole model."""
     devices: Annotated[
         str, Option("where the peers train (default auto: a GPU if there is one, else the CPU)", choices=DEVICES)
     ] = "auto"
@@ -105,7 +107,7 @@ class DemoCommand(Command):
             raise BadInput("--stages and --ranks do not go together: a home of a cluster trains on one device")
 
     def choose(self) -> RunSpec:
-        """The spec with as many founders as peers, or clusters of them. Raises BadSpec and BadInput."""
+        """The spec with as many founders as there are peers or clusters. Raises BadSpec and BadInput."""
         asked = {"run.founders": self.peers // self.stages, "run.rounds": self.rounds, "run.seed": self.seed}
         if self.stages > 1:
             asked["model.config.tie_word_embeddings"] = False  # first and last stage are two homes
@@ -128,8 +130,8 @@ class DemoCommand(Command):
 
 
 def run_demo(demo: DemoCommand, output: Output, spec: RunSpec, devices: Devices = ()) -> int:
-    """Run it to its end; the exit code. `devices` of each peer, as `settings.devices`; none: it chooses. Raises
-    RoundsFailed if not every round committed alike."""
+    """Run the demo to its end; returns the exit code. `devices` of each peer are values of `settings.devices`; if
+    empty, the peers choose. Raises RoundsFailed unless every round was committed with equal results."""
     with open_directory(demo.directory) as directory:
         (directory / "spec.toml").write_text(dump(spec))
         output.say(
@@ -164,32 +166,33 @@ def _where(devices: Devices) -> str:
 
 
 class DemoRun:
-    """The children of one demo and what they have reported so far; `merged` has all of it, in the order of reading."""
+    """The child processes of one demo and what they have reported so far; `merged` receives all events in the order
+    of reading."""
 
     def __init__(self, children: ProcessGroup, output: Output, merged: TextIO, spec: RunSpec, directory: Path) -> None:
         self.children, self.output, self.merged, self.spec, self.directory = children, output, merged, spec, directory
         self.swarm = SwarmState()
         self.names: list[str] = []
         self.fault = ""
-        """Why the demo was cut short, in words."""
+        """Why the demo was cut short, in words; empty if it was not."""
         self.ends: dict[str, str] = {}
-        """How those ended that did not end well."""
+        """For each child that failed, how it ended."""
         self._has_invite = False
         self._bootstrap: ChildProcess | None = None
 
     def start_bootstrap(self) -> None:
-        """Start the node, whose invite the peers wait for."""
+        """Start the node; the peers wait for its invite."""
         directory = self.directory / "bootstrap"
         where = [str(self.directory / "spec.toml"), "--dir", str(directory), "--listen", LOOPBACK]
         argv = python_module("bootstrap", *where)
         self._bootstrap = self.children.start("bootstrap", argv, directory / "bootstrap.log")
 
     def run_peers(self, count: int, devices: Devices = (), data: Path | None = None, stages: int = 1) -> None:
-        """Start all peers at once and follow them until all have ended or `fault` says why they cannot go on.
+        """Start all peers at once, and follow them until all have ended or `fault` says why they cannot go on.
 
-        They train on these devices or on what each chooses, and on these data if the spec has none. Of more than one
-        stage so many of them are a cluster, the first its lead. Raises the error that kept the node from issuing an
-        invite: they load their libraries while it starts.
+        They train on these devices, or on those that each chooses, and on `data` if the spec needs files. If `stages`
+        is more than 1, that number of peers form a cluster, led by the first. The peers load their libraries while the
+        node starts. Raises the error that kept the node from issuing an invite.
         """
         invite = self.directory / "bootstrap" / INVITE_FILE
         threads = max(1, (usable_cores() - 1) // count)
@@ -232,12 +235,12 @@ class DemoRun:
             self._check_founder(child)
 
     def _check_founder(self, child: ChildProcess) -> None:
-        """One that ended before the first round leaves the others waiting for it."""
+        """If a peer ends before the first round, set `fault`, since the others would wait for it."""
         if not self._has_begun and not self.children.interrupts:
             self.fault = f"{child.name} ended before round 0: {child.describe_end()}"
 
     def _next(self) -> EventPrinted | ChildExited | InterruptReceived | None:
-        """Wait for what happens next (at most a second), and show it."""
+        """Wait at most a second for the next happening, and show it."""
         happened = self.children.next(timeout_s=1.0)
         self.output.tick(time.time())
         match happened:
@@ -266,12 +269,12 @@ class DemoRun:
 
     @property
     def _has_begun(self) -> bool:
-        """A founder that ends before leaves the others waiting for it."""
+        """Whether training has begun. If a founder ends before that, the others wait for it."""
         return self.swarm.round > 0 or any(view.steps for view in self.swarm.reporting)
 
 
 def round_limit_s(spec: RunSpec) -> float:
-    """The longest that one round may take: training, then two coordinators who each run into every deadline."""
+    """The longest time of one round: training, then two coordinators that both run into every deadline."""
     table = spec.round
     return table.max_train_s + table.gather_s + 2 * (table.silence_s + table.exchange_s + table.ack_s)
 
@@ -299,7 +302,7 @@ def summarise(swarm: SwarmState, rounds: int) -> list[str]:
 
 
 def next_commands(directory: Path | None) -> list[str]:
-    """What somebody may want to do after a demo, in two commands."""
+    """What a person may want to do after a demo, as two commands."""
     if directory is None:
         return ["keep one to look at again: homefires demo --dir my-demo", "start a run of your own: homefires new"]
     where = quoted(directory)
@@ -308,7 +311,7 @@ def next_commands(directory: Path | None) -> list[str]:
 
 @contextlib.contextmanager
 def open_directory(chosen: Path | None) -> Iterator[Path]:
-    """A private folder for the demo: `chosen`, which is kept and must be empty, or a temporary one."""
+    """A private folder for the demo: `chosen`, which must be empty and is kept, or a temporary one."""
     if chosen is None:
         # Sockets lie below it, and their whole path may have 107 bytes.
         with tempfile.TemporaryDirectory(prefix="hf-") as temporary:
@@ -321,10 +324,10 @@ def open_directory(chosen: Path | None) -> Iterator[Path]:
 
 
 def find_fault(swarm: SwarmState, expected: Sequence[str], rounds: int, ends: Mapping[str, str]) -> str | None:
-    """One sentence on the first thing that is wrong, or None.
+    """One sentence on the first problem, or None.
 
-    `expected` are the names of the peers that were started, `rounds` how many rounds each had to commit,
-    `ends` says in words how a peer ended that did not end well.
+    `expected` are the names of the started peers, `rounds` is the number of rounds that each had to commit, and `ends`
+    says in words how a peer failed.
     """
     by_name = {view.name: view for view in swarm.reporting}
     for name in expected:

@@ -27,11 +27,12 @@ from tui.processes.one_shot import answer, limited
 from tui.terminal import columns
 
 LIMIT_S = 300.0
-"""An examination takes seconds; with a slow line, dead addresses and a large model some minutes."""
+"""The time limit. An examination needs seconds; with a slow line, dead addresses and a large model it needs some
+minutes."""
 WIDTH = 100
-"""Cells of a line, on a terminal that has as many."""
+"""The maximal length of a line in cells."""
 MARKS = 8
-"""Columns of a status and a space."""
+"""The columns of a status and a space."""
 NAMES = 17
 
 
@@ -53,7 +54,7 @@ class DoctorCommand(Command):
         return run_doctor(asked, sys.stdout)
 
     def argv(self, invite_file: str) -> list[str]:
-        """The command line of the child. An invite that does not hold is the child's finding."""
+        """The command line of the child process. An invalid invite is left to the child to report."""
         words = [invite_file] if self.invite else []
         place = self.directory
         if self.invite and place is None:
@@ -67,8 +68,8 @@ class DoctorCommand(Command):
 
 
 def run_doctor(asked: DoctorCommand, stream: TextIO) -> int:
-    """Show every check as it is done; 0, or the exit code of Unfit where one failed. Raises what the child ended with
-    if it could not examine to the end."""
+    """Show every check as soon as it is done. Returns 0, or the exit code of Unfit if a check failed. Raises the
+    child's error if it could not finish."""
     with tempfile.TemporaryFile("w+", errors="replace") as log, as_temporary_file(asked.invite) as invite_file:
         argv, noise = asked.argv(invite_file), None if asked.debug else log
         with limited(argv, LIMIT_S, stdout=subprocess.PIPE, stderr=noise) as child:
@@ -102,7 +103,7 @@ def _object(line: str) -> dict[str, Any] | None:
 
 
 def _words(told: dict[str, Any], failed: int) -> list[str]:
-    """A check, with its fix below it; or the verdict."""
+    """The lines of a check, with its fix below, or of the verdict."""
     if "verdict" in told:
         conclusion = f"{failed} of these must be mended before this machine can take part"
         if not failed:
@@ -128,7 +129,8 @@ class DevicesCommand(Command):
 
 
 def list_devices() -> str:
-    """A line per device: what `--devices` calls it, its name, its memory. A child, since it loads torch."""
+    """One line per device: its name for `--devices`, the hardware, its memory. A child process lists them, since
+    that loads torch."""
     told = answer("examination", python_module("peer.tools.doctor.kernel_probe", "list"), LIMIT_S)
     return "\n".join(printable(_device(row)) for row in json.loads(told.splitlines()[-1])["devices"])
 

@@ -33,14 +33,14 @@ SETS = "what you allow your peer, kept from its first start on, as in --set 'sch
 class JoinCommand(PeerOptions, Command):
     invite: Annotated[str, Argument(INVITE, "INVITE")]
     upload: Annotated[str, Option("limit your peer's upload, in megabits per second (default: no limit)", "MBPS")] = ""
-    """The peer says what is wrong with it."""
+    """Kept as text: the peer itself reports what is wrong with it."""
     download: Annotated[
         str, Option("limit your peer's download, in megabits per second (default: no limit)", "MBPS")
     ] = ""
     cluster: Annotated[
         str, Option("join the cluster of this line from `homefires cluster invite`, or of a file with it", "LINE")
     ] = ""
-    """Empty: in that of before, or in none."""
+    """Empty: the cluster in which the peer was before, if any."""
     sets: Annotated[tuple[str, ...], Option(SETS, "KEY=VALUE", "--set")] = ()
     yes: Yes = False
     keep_running: Annotated[bool, Option("start it again after a crash (by systemd: homefires service)")] = False
@@ -66,8 +66,8 @@ class JoinCommand(PeerOptions, Command):
             return run_join(join, open_output(ui, sys.stdout, sys.stderr))
 
     def place(self) -> Path:
-        """The run directory. Raises BadInvite, for one that is over unless the peer there has taken part, and BadInput
-        for a folder of other things."""
+        """The run directory. Raises BadInvite, also for an expired invite unless the peer there has taken part, and
+        BadInput for a folder with other contents."""
         invite = parse(self.invite, float("-inf"))
         directory = self.directory or default_directory("runs", invite.run, invite.spec_hash)
         if is_strangers(directory):
@@ -76,7 +76,7 @@ class JoinCommand(PeerOptions, Command):
         return directory
 
     def agree(self, words: Sequence[str]) -> dict[str, Any]:
-        """The settings with which the owner has it join, these `KEY=VALUE` words among them. Raises as `consents`
+        """The settings with which the owner agrees to join, including these `KEY=VALUE` words. Raises as `consents`
         does."""
         settings = values_for_start(words)
         is_decided = bool(self.cluster or self.devices or {"offload", "stages", "devices"} & settings.keys())
@@ -87,30 +87,30 @@ class JoinCommand(PeerOptions, Command):
         return settings | values_for_start(chosen)
 
     def settle(self, directory: Path) -> None:
-        """Have the invite in the peer's folder. Raises RunMismatch if another run's is there, DiskFull."""
+        """Write the invite to the peer's folder. Raises RunMismatch if another run's invite is there, DiskFull."""
         save_in(parse_for(directory, self.invite, time.time()), directory)
         if self.cluster:
             save_line(parse_cluster(self.cluster), directory)
 
     def argv(self, directory: Path) -> list[str]:
-        """The command line of the peer, once it is settled."""
+        """The command line of the peer, after `settle`."""
         settings = [part for word in self.settings() for part in ("--set", f"settings.{word}")]
         words = ["join", str(directory / INVITE_FILE), "--dir", str(directory), *repeated("--listen", self.listen)]
         return python_module("peer", *words, *repeated("--peer", self.peers), *settings)
 
     def settings(self) -> list[str]:
-        """What was asked for of the volunteer's own settings, as `KEY=VALUE`."""
+        """The volunteer's own settings from the options, as `KEY=VALUE`."""
         chosen = [("name", self.name), ("devices", self.devices)]
         chosen += [("upload_mbps", self.upload), ("download_mbps", self.download)]
         return [f"{key}={value}" for key, value in chosen if value]
 
     def without_settings(self) -> JoinCommand:
-        """The same for a command line that is started again and again: a setting there would undo at each start what
-        its owner has set since."""
+        """The same command without settings, for a command line that is run again and again: a setting there would
+        undo at each start what the owner has changed since."""
         return replace(self, name="", devices="", upload="", download="")
 
     def lasting_argv(self, directory: Path, log: Path) -> list[str]:
-        """The command line of a process that goes on when whoever started it ends."""
+        """The command line of a process that continues when the process that started it ends."""
         if self.keep_running:
             return python_module("tui.processes.supervisor", str(log), "--", *self.argv(directory))
         return [*self.argv(directory), "--stay"]

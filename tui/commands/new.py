@@ -29,13 +29,14 @@ if TYPE_CHECKING:
     from peer.planning.plan.round_cost import RoundCost
 
 WHOLE, BESIDE = "continue-1b", "adapter-8b"
-"""Shipped specs whose values are taken where nobody is asked: of a run that trains all of a model, or an adapter."""
+"""The shipped specs that supply all other values, for a run that trains a whole model, and for one that trains an
+adapter."""
 CARD_BYTES = 12e9
-"""Of a home GPU. What needs more to be trained whole gets an adapter."""
+"""The memory of a home GPU. A model that needs more to be trained as a whole gets an adapter."""
 WIDTH = 100
-"""Columns of a table, where no terminal says how many it has."""
+"""The columns of a table if no terminal says how many it has."""
 FEW_FILES = 20
-"""One in so many is held out, where documents are files of somebody and not rows of a data set."""
+"""One of this many documents is held out, if documents are a person's files and not rows of a data set."""
 WHO = {"everybody": "open", "invited": "invited"}
 QUESTIONS = {
     "model": (
@@ -52,9 +53,9 @@ QUESTIONS = {
     "who": ("Who may join? everybody, or invited: those to whom you give an invite with a token", "everybody"),
     "time": ("How long? A time such as 12h or 7d, or a number of rounds", "7d"),
 }
-"""By option: what is asked, and what an empty line says."""
+"""For each option, the question and its default answer."""
 USUALLY = ("friends",)
-"""Questions whose usual answer holds where nobody can be asked."""
+"""Questions whose default answer is taken where nobody can be asked."""
 
 
 def _answer(name: str) -> Option:
@@ -63,7 +64,7 @@ def _answer(name: str) -> Option:
 
 @dataclass(frozen=True, kw_only=True)
 class NewCommand(Command):
-    """The answers, as they were typed; empty: not yet."""
+    """The answers as they were typed; empty: not given yet."""
 
     to: Annotated[Path | None, Argument("where to write it (default: NAME.toml here)", "FILE")] = None
     model: Annotated[str, _answer("model")] = ""
@@ -99,7 +100,7 @@ def _require_new(path: Path) -> None:
 
 
 def look_at(spec: RunSpec, folder: str) -> None:
-    """Say what the organiser's own text is for the run. Raises BadInput for what nobody can train on."""
+    """Show what the organiser's own text contains for the run. Raises BadInput if nobody can train on it."""
     found = inspected(dump(spec), folder)
     for each in found:
         print(*each.lines(columns(WIDTH)), sep="\n", file=sys.stderr)
@@ -107,8 +108,8 @@ def look_at(spec: RunSpec, folder: str) -> None:
 
 
 def _ask(name: str, stdin: TextIO, screen: TextIO) -> str:
-    """An answer that can be meant; one that cannot is said so at once, and the same is asked again. Raises BadInput
-    where nobody can be asked, or nobody answers any more."""
+    """Ask a question until the answer is valid, and return it. Raises BadInput if nobody can be asked, or nobody
+    answers any more."""
     question, usual = QUESTIONS[name]
     if not stdin.isatty():
         if name in USUALLY:
@@ -151,7 +152,7 @@ def require_answer(name: str, answer: str) -> None:
 
 
 def made(wishes: NewCommand) -> tuple[RunSpec, RoundCost]:
-    """The spec, and what its round costs those who found it. Raises BadInput, BadSpec, Unreachable."""
+    """The spec, and the cost of its round for its founders. Raises BadInput, BadSpec, Unreachable."""
     table = _with_model(wishes.model, wishes.sets)
     table["data"] = table.get("data", {}) | _data_of(wishes.data)
     table["admission"] = table.get("admission", {}) | {"policy": WHO[wishes.who]}
@@ -169,9 +170,9 @@ def made(wishes: NewCommand) -> tuple[RunSpec, RoundCost]:
 
 
 def _with_model(model: str, sets: Sequence[str]) -> dict[str, Any]:
-    """The tables of a spec, of which [model] and [start] are those of the model.
+    """The tables of a spec, with [model] and [start] of the chosen model.
 
-    What is set of its model is known before the model is loaded, as the digest follows from it.
+    Settings of the model are applied before it is loaded, since the digest depends on them.
     """
     of_model = [text for text in sets if text.strip().startswith(("start.", "model."))]
     if model in (*SHIPPED, *DRAFTS):
@@ -193,7 +194,7 @@ def _tables(name: str) -> dict[str, Any]:
 
 
 def _adopted(table: dict[str, Any]) -> dict[str, Any]:
-    """With what follows from the model that it starts from, which is loaded now."""
+    """The table with the values that follow from its start model, which is loaded for that."""
     if is_to_adopt(table):
         print(f"loading {table['start']['model']}, once", file=sys.stderr, flush=True)
         adopt(table)
@@ -201,7 +202,7 @@ def _adopted(table: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fits(table: dict[str, Any]) -> bool:
-    """Whether a home GPU trains all of it, or no adapter can be trained beside it."""
+    """Whether a home GPU can train the whole model, or the architecture supports no adapter."""
     from peer.planning.plan.model_shape import memory_of, shape_of
 
     spec = from_mapping(table)
@@ -209,6 +210,7 @@ def _fits(table: dict[str, Any]) -> bool:
 
 
 def _data_of(data: str) -> dict[str, Any]:
+    """The values of [data]. Raises BadInput."""
     files = {"subset": "", "held_out_every": FEW_FILES, "held_out_by": "content"}
     if data == "stdlib":
         return {"source": "stdlib", "path": "", **files}
@@ -234,7 +236,7 @@ def _founders_of(friends: str) -> int:
 
 
 def _name_of(wishes: NewCommand) -> str:
-    """A run's name out of what is trained on what."""
+    """A name for the run, from its model and its data."""
     parts = (Path(part).name.removesuffix(".gguf") for part in (wishes.model, wishes.data))
     return re.sub(r"[^a-z0-9.]+", "-", "-".join(parts).lower()).strip("-.")[:64]
 
@@ -252,7 +254,7 @@ def _cost_of(spec: RunSpec) -> RoundCost:
 
 
 def _rounds_of(time: str, round_s: float) -> int:
-    """Raises BadInput."""
+    """The number of rounds. Raises BadInput."""
     from bootstrap.config import parse_duration_s
 
     if re.fullmatch(r"[0-9]{1,12}", time):
@@ -266,7 +268,7 @@ def _rounds_of(time: str, round_s: float) -> int:
 
 
 def about(spec: RunSpec, cost: RoundCost, wishes: NewCommand) -> list[str]:
-    """What it is and takes, a line each."""
+    """A description of the run and what it needs, one line each."""
     from peer.planning.plan.peer_set import HOME_FLOPS
     from peer.planning.plan.run_needs import memory_words, needs_of, traffic_words
     from peer.planning.plan.strategy_search import seconds

@@ -13,7 +13,7 @@ from tui.command_line import Argument, Command, Option
 
 LISTEN = "listen on this multiaddr; repeatable (default: all interfaces, a free port)"
 INVITE = "the text that begins with hf1:, or a file with that text, which hides it from other users of this machine"
-"""What an invite is on a command line, which everybody on a machine can read."""
+"""The help text for an invite. Every user of a machine can read command lines."""
 
 AsJson = Annotated[bool, Option("print one JSON object", flag="--json")]
 Devices = Annotated[str, Option("auto, cpu, cuda, mps, or GPUs that train as one: cuda:0,cuda:1 (default auto)", "D")]
@@ -26,7 +26,7 @@ Yes = Annotated[bool, Option("agree to the run without being asked: for services
 
 @dataclass(frozen=True, kw_only=True)
 class DisplayOptions:
-    """How a dashboard shall look, and whether it may command."""
+    """How a dashboard looks, and whether it may give commands."""
 
     ascii_only: Annotated[bool, Option("draw the dashboard with ASCII characters only", flag="--ascii")] = False
     mono: Annotated[bool, Option("draw the dashboard without colours (as with NO_COLOR)")] = False
@@ -35,7 +35,7 @@ class DisplayOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class PeerOptions:
-    """Of a peer that is started here. Empty values leave the peer's own choice."""
+    """The options of a peer that is started here. If one is empty, the peer chooses."""
 
     directory: Annotated[
         Path | None, Option("the peer's folder (default: one per run, below your data folder)", "DIR", "--dir")
@@ -55,12 +55,12 @@ MEANT = "the peer's folder (default: that of the running peer, or of the last on
 
 @dataclass(frozen=True, kw_only=True)
 class PeerCommand(Command):
-    """A command about one of the peers of this machine."""
+    """A command about a peer of this machine."""
 
     directory: Annotated[Path | None, Option(MEANT, "DIR", "--dir", either="peers")] = None
 
     def find(self) -> Path:
-        """The folder of the peer that is meant. Raises BadInput if there is none, or if several peers run."""
+        """The folder of the peer. Raises BadInput if there is none, or if several peers run."""
         from tui.folders import folder_meant
 
         return self.directory or folder_meant()
@@ -68,7 +68,7 @@ class PeerCommand(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class FolderCommand(PeerCommand):
-    """The same, where the folder may also be said without `--dir`."""
+    """A command whose folder may also be given without `--dir`."""
 
     place: Annotated[Path | None, Argument(MEANT, "DIR")] = None
 
@@ -85,8 +85,8 @@ class PeersCommand(PeerCommand):
     ] = False
 
     def tell(self, tell: Callable[[Path], str]) -> int:
-        """Print what `tell` says of the peer that is meant, or of each with `--all`, where one that cannot be told
-        keeps no other from it: then the exit code is that of the first."""
+        """Print the result of `tell` for the peer, or for each one with `--all`. A failure does not stop the others;
+        the exit code is that of the first failure."""
         from tui.folders import every_folder, folder_meant
 
         if not self.every:

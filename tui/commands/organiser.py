@@ -26,7 +26,7 @@ from tui.spec_choice import Sets, Spec, choose_spec
 
 NONE_KEPT = RetentionOptions()
 DESCRIBE_S = 120.0
-"""Loading torch and laying out the model takes no longer, or something is wrong."""
+"""The time in which torch must have been loaded and the model laid out."""
 Admission = Annotated[bool, Option("admit only peers whose invite has a token (sets admission.policy)")]
 Also = Annotated[tuple[str, ...], Option("also name this node or peer (with /p2p/…) in invites; repeatable", "ADDR")]
 LINES = ("auto", "plain", "json", "none")
@@ -42,7 +42,7 @@ class InviteOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeOptions:
-    """What is asked of a node, for `homefires bootstrap` and for `python -m bootstrap`, which says what is wrong."""
+    """The options of a node, for `homefires bootstrap` and `python -m bootstrap`; the node checks them."""
 
     listen: Annotated[tuple[str, ...], Option(LISTEN, "ADDR")] = ()
     announce: Annotated[tuple[str, ...], Option("tell others to dial this multiaddr; repeatable", "ADDR")] = ()
@@ -80,15 +80,15 @@ class BootstrapCommand(Command):
 
 
 def node_spec(name_or_path: str, sets: Sequence[str], *, admission: bool) -> RunSpec:
-    """The run that is meant. Raises BadSpec, BadInput."""
+    """The spec of the run. Raises BadSpec, BadInput."""
     return choose_spec(name_or_path, sets=sets, fixed={"admission.policy": "invited"} if admission else None)
 
 
 def run_bootstrap(
     spec: RunSpec, output: Output, options: NodeOptions, *, directory: Path | None, keep: RetentionOptions = NONE_KEPT
 ) -> int:
-    """Serve the run until interrupted, and keep checkpoints of it if `keep` says where. Raises RunMismatch if the
-    directory belongs to another run, or another run of this name to this organiser; DiskFull."""
+    """Serve the run until interrupted, and keep checkpoints of it if `keep` names a directory. Raises RunMismatch if
+    the directory belongs to another run, or this organiser has another run of this name; DiskFull."""
     directory = place_node(directory, spec)
     path = claim_directory(directory, spec)
     output.say(describe_model(path))
@@ -107,14 +107,14 @@ def node_argv(path: Path, options: NodeOptions) -> list[str]:
 
 
 def check_node(path: Path, options: NodeOptions) -> str:
-    """Raises the error that the node would end with for these options. The words by which people know its organiser."""
+    """Check these options in the node itself, and raise its error. Returns the words by which people know its
+    organiser."""
     return answer("check", [*node_argv(path, options), "--check"], DESCRIBE_S)
 
 
 def place_node(directory: Path | None, spec: RunSpec) -> Path:
-    """Where the node of a run lives. Raises RunMismatch where nobody has named a folder, and the first one of this run
-    would stand beside that of another run of its name: an option was forgotten, and nobody would notice.
-    """
+    """The folder of a run's node. Raises RunMismatch if no folder was named and this run's folder would be new
+    although there is another run of the same name: then an option was probably forgotten, and nobody would notice."""
     mine = directory or default_directory("bootstrap", spec.run.name, spec.digest())
     others = [] if directory or mine.exists() else namesakes(mine)
     if others:
@@ -127,7 +127,7 @@ def place_node(directory: Path | None, spec: RunSpec) -> Path:
 
 
 def claim_directory(directory: Path, spec: RunSpec) -> Path:
-    """The folder of a bootstrap node, with the spec in it, whose path is returned. Raises RunMismatch, DiskFull."""
+    """Write the spec to the folder of a bootstrap node. Returns its path. Raises RunMismatch, DiskFull."""
     path = directory / "spec.toml"
     if path.exists() and load(str(path)).digest() != spec.digest():
         raise RunMismatch(f"{directory} holds another run; name a new folder with --dir")
@@ -137,9 +137,9 @@ def claim_directory(directory: Path, spec: RunSpec) -> Path:
 
 
 def describe_model(path: Path) -> str:
-    """What the run's model is and needs, built once to see that it can be. Raises BadInput with the child's one line.
+    """What the run's model is and needs. It is built once as a test. Raises BadInput with the child's one line.
 
-    A child, since it loads torch. An organiser must hear of a mistake before volunteers do.
+    A child process does it, since it loads torch. An organiser must learn of a mistake before volunteers do.
     """
     return answer("description", python_module("peer", "describe", str(path)), DESCRIBE_S)
 
@@ -154,7 +154,7 @@ class OrganiserCommand(Command):
     ] = None
 
     def find(self) -> Path:
-        """Raises BadInput if no node was ever started."""
+        """The organiser's folder. Raises BadInput if no node was ever started."""
         root = data_root() / "bootstrap"
         found = [path for path in root.glob("*/invite") if path.is_file()]
         if self.directory is None and not found:
@@ -254,7 +254,7 @@ class RestartRunCommand(OrganiserCommand):
 
 
 def _require_yes(question: str) -> None:
-    """Raises Declined, and BadInput where nobody can be asked."""
+    """Ask for a yes. Raises Declined, and BadInput if nobody can be asked."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise BadInput("nobody can be asked here, since there is no terminal; add --yes")
     print(question, end="", flush=True)
@@ -264,7 +264,7 @@ def _require_yes(question: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterInviteCommand(PeerCommand):
-    """Of the peer that leads, which may not have begun."""
+    """Prints the line for a cluster of the leading peer, which need not have started yet."""
 
     def run(self) -> int:
         print(issue_in(self.find()).text())

@@ -40,7 +40,8 @@ class PlanCommand(PlanOptions, Command):
         return 0
 
     def _look_at_data(self, spec: str) -> None:
-        """Raises BadInput for what nobody can train on, and for a run that reads no files."""
+        """Show what the folder contains for the run. Raises BadInput if nobody can train on it, and for a run that
+        reads no files."""
         folders = inspected(spec, self.data)
         if not folders:
             raise BadInput("--data names a folder, but this run reads no files of anybody; leave it out")

@@ -59,7 +59,7 @@ class ServiceInstallCommand(Command):
         return _install(service)
 
     def _refuse_stray(self) -> None:
-        """An option that this kind of service lacks was meant to do something. Raises BadInput."""
+        """Raises BadInput for options of the other kind of service, which would have no effect."""
         of_node = [*words_of(self.node), *words_of(self.keep), *(["--admission"] if self.admission else [])]
         words = words_of(self.peer) if self.bootstrap else of_node
         for word in words:
@@ -82,7 +82,7 @@ class ServiceInstallCommand(Command):
         return 0
 
     def _node(self, spec: RunSpec, directory: Path) -> Service:
-        """The service. Nobody reads what it prints: invites for one peer each are printed later, when somebody asks."""
+        """The service of a node. Its output is not read, so invites for one peer each are printed later, on request."""
         node = replace(self.node, invite=replace(self.node.invite, invites=0))
         keep = self.keep
         if keep.directory is not None:
@@ -101,7 +101,7 @@ def _peer(join: JoinCommand) -> Service:
 
 
 def _require_free(service: Service) -> None:
-    """Raises DirectoryBusy if a peer runs there that is not this service's."""
+    """Raises DirectoryBusy if a peer runs there that does not belong to this service."""
     if service.name not in UserUnits().names():
         require_free(service.directory)
 

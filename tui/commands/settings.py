@@ -28,9 +28,9 @@ from tui.text.event_text import PeerStatus, duty_words, hold_words, next_words, 
 
 DEFAULTS: Mapping[str, Any] = asdict(PeerSettings())
 NAME, VALUE = 20, 26
-"""Cells of the columns of the table."""
+"""The cells of the columns of the table."""
 WIDE = 132
-"""Cells from which a setting and its meaning stand on one line."""
+"""From this number of cells on, a setting and its meaning are on one line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class SetCommand(PeerCommand):
 
 @dataclass(frozen=True, kw_only=True)
 class SettingsPage:
-    """The settings of a run directory, and what they hold up just now."""
+    """The settings of a run directory, and which of them hold the peer up now."""
 
     directory: Path
     running: bool
@@ -59,7 +59,7 @@ class SettingsPage:
 
 
 def change(directory: Path, assignments: Sequence[str]) -> list[str]:
-    """Give the peer `KEY=VALUE` words; a line for each that was changed. Raises BadInput and Unreachable."""
+    """Set `KEY=VALUE` words at the peer. Returns a line for each changed setting. Raises BadInput and Unreachable."""
     present = read_table(directory).settings
     values = _values(assignments, present)
     reply = order(directory, "set", values=values)
@@ -71,24 +71,24 @@ def change(directory: Path, assignments: Sequence[str]) -> list[str]:
 
 
 def values_for_start(assignments: Sequence[str]) -> dict[str, Any]:
-    """What `KEY=VALUE` words say for a peer that starts, checked before anybody is asked or anything starts. Raises
-    BadInput."""
+    """The values of `KEY=VALUE` words for a peer that is about to start, checked before anybody is asked or anything
+    starts. Raises BadInput."""
     values = _values(assignments, DEFAULTS)
     settings_of(values, "--set")
     return values
 
 
 def keep_for_start(directory: Path, values: Mapping[str, Any]) -> None:
-    """Have the settings of `values_for_start` in the folder of a peer. A command line would say them anew at each
-    start, also after their owner has changed them. Raises BadInput, Unreachable."""
+    """Write the settings of `values_for_start` to the folder of a peer. On a command line they would be set again at
+    each start, even after the owner has changed them. Raises BadInput, Unreachable."""
     if values:
         order(directory, "set", values=values)
 
 
 @contextmanager
 def kept_if_taken(directory: Path, values: Mapping[str, Any]) -> Iterator[None]:
-    """`keep_for_start`, unless the peer that starts meanwhile refuses: then the next one finds what was there before.
-    Raises BadInput, Unreachable, and what the peer ends with."""
+    """Like `keep_for_start`, but if the peer that is started in the block refuses the settings, the previous ones
+    are restored. Raises BadInput, Unreachable, and the error with which the peer ends."""
     before = read_table(directory).settings if values else {}
     keep_for_start(directory, values)
     try:
@@ -100,7 +100,7 @@ def kept_if_taken(directory: Path, values: Mapping[str, Any]) -> Iterator[None]:
 
 
 def read_table(directory: Path) -> SettingsPage:
-    """What the peer of a directory allows; of one that does not run, what its file says. Raises BadInput."""
+    """The settings of the peer in a directory; if it does not run, those in its file. Raises BadInput."""
     if not directory.is_dir():
         raise BadInput(f"{directory} is no folder; name that of a peer with --dir")
     running = is_at_work(directory)
@@ -111,8 +111,8 @@ def read_table(directory: Path) -> SettingsPage:
 
 
 def describe(table: SettingsPage, now: float, width: int = WIDE) -> list[str]:
-    """The table for people: by group, each with its meaning and what it holds up. In fewer cells than `WIDE` the
-    meaning of each stands below it."""
+    """The table for people: settings by group, each with its meaning and whether it holds the peer up. With fewer
+    cells than `WIDE` each meaning is on a line of its own."""
     whose = f"{not_running(table.directory)}; it starts with these"
     if table.running:
         whose = f"the peer in {table.directory} runs; what is changed holds at once"
@@ -149,7 +149,7 @@ def to_json(table: SettingsPage) -> str:
 
 
 def _held(status: PeerStatus, now: float) -> list[str]:
-    """What holds it up that is no setting, and when it goes on."""
+    """What holds the peer up besides settings, and when it goes on."""
     of_settings = {setting.hold for setting in KNOWN.values()}
     said = [hold_words(hold, now) for hold in status.holds if hold.code not in of_settings]
     return [text for text in (*said, duty_words(status), next_words(status, now)) if text]
@@ -166,7 +166,7 @@ def _values(assignments: Sequence[str], present: Mapping[str, Any]) -> dict[str,
 
 
 def _settings_on_disk(directory: Path) -> dict[str, Any]:
-    """What a peer that starts there begins with. Raises BadSpec for a file that is not TOML."""
+    """The settings with which a peer would start there. Raises BadSpec for a file that is not TOML."""
     path = directory / "settings.toml"
     try:
         written = tomllib.loads(path.read_text())

@@ -39,7 +39,7 @@ class StatusCommand(PeerCommand):
 def describe_directory(directory: Path, *, as_json: bool, now: float | None = None) -> str:
     """One JSON object, or a few lines for people. Raises BadInput if nothing was ever reported there.
 
-    `now` is Unix time, that of this machine if it is None.
+    `now` is Unix time; None: that of this machine.
     """
     now = time.time() if now is None else now
     swarm = apply_all(SwarmState(), decisive_lines(event_files(directory)))
@@ -70,7 +70,7 @@ def describe_directory(directory: Path, *, as_json: bool, now: float | None = No
 
 
 def _at_next_start(directory: Path, now: float) -> list[str]:
-    """What its owner has said that holds when it starts again, as `peer/node/control/saved_settings.py` keeps it."""
+    """The owner's orders for the next start, as kept by `peer/node/control/saved_settings.py`."""
     try:
         kept = json.loads((directory / "desired.json").read_text())
     except (OSError, ValueError):
@@ -122,14 +122,14 @@ def describe(swarm: SwarmState, alive: bool, status: PeerStatus, now: float) -> 
 
 
 def _held(view: PeerView, status: PeerStatus, now: float) -> list[str]:
-    """What holds it up beside what its state says, how much it computes, and when it goes on."""
+    """What holds the peer up besides the reason of its state, how much it computes, and when it goes on."""
     holds = [(hold.code, event_text.hold_words(hold, now)) for hold in status.holds]
     said = [f"held up by {code}: {words}" for code, words in holds if len(holds) > 1 or words != view.why]
     return [*said, *filter(None, (event_text.duty_words(status), event_text.next_words(status, now)))]
 
 
 def _outlook(swarm: SwarmState, view: PeerView, now: float) -> list[str]:
-    """What it expects of the round that it trains for, beside what the last one took."""
+    """The forecast for the round in training, and what the last round took."""
     if (forecast := figures.forecast_now(swarm, view, now)) is None:
         return []
     told = f"round {forecast.round}: {event_text.length_words(forecast)}; {event_text.margin_words(forecast)}"
@@ -161,7 +161,7 @@ def _about_peer(
 
 
 def to_json(swarm: SwarmState, now: float) -> dict[str, Any]:
-    """The swarm without its long histories. The keys are a format that scripts read."""
+    """The swarm without its long histories. Scripts rely on these keys."""
     penalties = [asdict(penalty) for penalty in swarm.lasting]
     return {
         "run": swarm.run, "round": swarm.round, "rounds": swarm.rounds,
@@ -175,7 +175,7 @@ def to_json(swarm: SwarmState, now: float) -> dict[str, Any]:
 
 
 _IMPOSED = ("about", "code", "layer", "evidence", "factor", "until_round")
-"""What the update itself says of a penalty."""
+"""The keys of a penalty that come from the update itself."""
 _HISTORIES = frozenset({"commits", "norms", "losses", "speeds", "learning_rates", "spans", "ups", "downs", "evaluated"})
 
 
@@ -190,7 +190,7 @@ def _peer_to_json(swarm: SwarmState, view: PeerView, now: float) -> dict[str, An
 
 
 def _plain(value: Any) -> Any:
-    """What JSON can say: events and stages as objects."""
+    """A value that JSON can represent: events and stages become objects."""
     if isinstance(value, Mapping):
         return {name: _plain(each) for name, each in value.items()}
     if isinstance(value, tuple | list):
@@ -199,7 +199,7 @@ def _plain(value: Any) -> Any:
 
 
 WIDTH = 96
-"""Characters of a line of prose."""
+"""The characters in a line of prose."""
 
 
 @dataclass(frozen=True, kw_only=True)

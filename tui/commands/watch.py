@@ -41,7 +41,8 @@ class WatchCommand(Command):
     what: Annotated[str, Argument(f"events, the folder of a peer or node, or an invite: {INVITE}", "FILE|DIR|INVITE")]
     live: Annotated[bool, Option("follow a file that is still being written")] = False
     viewer: Annotated[bool, Option("see `tui.output.viewer`", hidden=True)] = False
-    """A demo stands behind it and may be asked to stop; the exit code tells how the dashboard was closed."""
+    """Set when a demo starts this process. The demo may be asked to stop, and the exit code tells how the dashboard
+    was closed."""
     ui: Ui = "auto"
     look: DisplayOptions = field(default_factory=DisplayOptions)
 
@@ -55,7 +56,7 @@ class WatchCommand(Command):
 
     @property
     def is_run(self) -> bool:
-        """Whether it stands for a run, in which this machine may take no part."""
+        """Whether `what` means a run, which this machine may not take part in."""
         return self.what.startswith(PREFIX) or self._is_organisers or self._is_invite_file
 
     @property
@@ -71,7 +72,8 @@ class WatchCommand(Command):
 
     @contextmanager
     def open(self) -> Iterator[tuple[Invite, list[str]]]:
-        """The invite of such a run, and the command line of whoever watches it within the block. Raises BadInvite."""
+        """The invite of such a run, and the command line of a process that watches it within the block. Raises
+        BadInvite."""
         if self._is_organisers:
             folder = Path(self.what)
             # The organiser's own key lets a watcher in, also where the invite is over.
@@ -85,7 +87,7 @@ class WatchCommand(Command):
 
     @property
     def path(self) -> Path:
-        """Raises BadInput if nothing is there."""
+        """The file or folder. Raises BadInput if it does not exist."""
         path = Path(self.what)
         if not path.exists():
             raise BadInput(f"{self.what} is no file, no folder and no invite; name one of them")
@@ -111,8 +113,8 @@ def watch_in_lines(watch: WatchCommand, output: Output) -> int:
 
 
 def watch_in_dashboard(watch: WatchCommand, look: DisplayOptions, output: Output) -> ExitReason:
-    """Show the dashboard until it is closed; how it was. `output` tells how a run is found. Raises what a child that
-    watches failed with."""
+    """Show the dashboard until it is closed; returns how. `output` shows the search for a run. Raises the error of a
+    child process that watches."""
     if not watch.is_run:
         return show_source(_feed_of(watch), look)
     from tui.sources.child import ChildSource
@@ -143,7 +145,8 @@ def _no_events(watch: WatchCommand) -> BadInput:
 
 
 def _lines(watch: WatchCommand) -> Iterator[EventLine | None]:
-    """What is written there; of a peer at work also what will be, until it ends; None while there is none."""
+    """The events that were written there, and for a running peer or a followed file also later ones; None while
+    there is none."""
     path = watch.path
     if not path.is_dir():
         return _followed(path) if watch.live else (line for line in read_lines(path) if line is not None)
@@ -153,7 +156,7 @@ def _lines(watch: WatchCommand) -> Iterator[EventLine | None]:
 
 
 def _followed(path: Path) -> Iterator[EventLine | None]:
-    """What is written there and what will be, until somebody interrupts; None while there is none."""
+    """The events of a file, and later ones until an interrupt; None while there is none."""
     with closing(EventTail(path)) as tail:
         while True:
             lines = tail.take(SLICE)
@@ -164,26 +167,26 @@ def _followed(path: Path) -> Iterator[EventLine | None]:
 
 
 def _new_log() -> Path:
-    """Of the child that watches a run; it stays, since an error may name it, until somebody watches again."""
+    """The log of the child process that watches a run. It is kept until the next watch, since an error may name it."""
     log = data_root() / "watch.log"
     log.unlink(missing_ok=True)
     return log
 
 
 class DemoControl:
-    """A demo can be stopped from its dashboard; its peers take commands one by one."""
+    """Commands for a demo: it can be stopped from its dashboard, and its peers are commanded one by one."""
 
     takes = frozenset({"status", "leave"})
 
     def request(self, cmd: str, **fields: Any) -> Reply:
-        """Whether this can be asked of a demo; that it shall stop is told by the exit code."""
+        """Whether a demo supports this command; a request to stop is passed on by the exit code."""
         if cmd in self.takes:
             return Reply(ok=True)
         return Reply(ok=False, error=f"a demo has several peers; for one of them: homefires {cmd} --dir DIR/peer-1")
 
 
 class DemoSource(LiveSource):
-    """What a demo writes, until its launcher ends. Without one this process is asked to end, too."""
+    """The events of a demo, until its launcher ends. If the launcher is gone, this process ends, too."""
 
     title = "the demo"
 

@@ -47,15 +47,15 @@ from tui.sources.source import EventSource
 from tui.swarm.snapshot import SwarmState
 
 ExitReason = Literal["detach", "leave", "ended"]
-"""How it was closed: the peer goes on, the peer leaves the run, or there was nothing that could go on."""
+"""How the dashboard was closed: the peer continues, the peer leaves the run, or there was nothing to continue."""
 
 EVERY_S = 0.5
-"""A screen is drawn this often."""
+"""The interval between two drawings."""
 
 
 @dataclass
 class Opened(Message):
-    """The source can be read now, or `error` says why not."""
+    """The source can be read now, or could not be opened because of `error`."""
 
     error: HomefiresError | None = None
 
@@ -68,7 +68,7 @@ class Answered(Message):
 
 
 class Dashboard(App[ExitReason]):
-    """Draws a source. `clock` is Unix time; `failure` is the error for which the source could not be read."""
+    """Draws a source. `clock` returns Unix time; `failure` is the error that prevented reading the source."""
 
     CSS_PATH = "dashboard.tcss"
     TITLE = "homefires"
@@ -98,7 +98,7 @@ class Dashboard(App[ExitReason]):
         self._came_from = next(iter(SCREENS))
         self._remote = StatusPoller()
         self._drawn: tuple[object, ...] = ()
-        """What the last drawing was of: nothing is drawn twice."""
+        """The state at the last drawing; the same state is not drawn twice."""
         self.animation_level = "none"
         self.register_theme(THEME)
         self.register_theme(MONO_THEME)
@@ -126,7 +126,7 @@ class Dashboard(App[ExitReason]):
         self.set_interval(EVERY_S, self.tick)
 
     def _end_politely(self) -> None:
-        """Whoever ends this process, or closes its terminal, gets the terminal back as it was."""
+        """On SIGTERM or SIGHUP, exit properly, so that the terminal is restored."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self.exit, "detach")
@@ -136,11 +136,11 @@ class Dashboard(App[ExitReason]):
             self._source.close()
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Those of Textual, and ours: no colour, no character beyond ASCII."""
+        """Textual's filters and ours: without colours, or only ASCII."""
         return [*super().get_line_filters(), *self._filters_of_mine]
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """What the palette offers: the screens, and what the last line names on all of them."""
+        """The commands of the palette: the screens, and the keys of the last line that work on all screens."""
         for number, (name, panel) in enumerate(SCREENS.items(), start=1):
             yield SystemCommand(panel.TITLE, f"Show this screen (key {number})", partial(self.action_show, name))
         view = self.view()
@@ -181,12 +181,12 @@ class Dashboard(App[ExitReason]):
         self.redraw()
 
     def _fail(self, error: HomefiresError) -> None:
-        """The source cannot be read: the terminal is given back, and the command says why."""
+        """The source cannot be read: close the dashboard; the command reports the error."""
         self.failure = error
         self.exit("ended")
 
     def redraw(self) -> None:
-        """Draw the frame and the panel that is shown, unless nothing in them changed."""
+        """Draw the frame and the visible panel, unless nothing in them changed."""
         if not self._is_open or not self.is_running:  # while it closes, its widgets go one by one
             return
         view, shown = self.view(), self._shown
@@ -259,7 +259,7 @@ class Dashboard(App[ExitReason]):
         self.push_screen(Help(self.view(), self._shown, PANELS[self._shown].TITLE))
 
     def action_copy(self) -> None:
-        """The id of the peer that is looked at goes to the clipboard of the terminal."""
+        """Copy the id of the selected peer to the clipboard of the terminal."""
         peer = self.view().selected
         if not peer:
             self._say("there is no peer yet")
@@ -284,7 +284,7 @@ class Dashboard(App[ExitReason]):
         self._tell("finish")
 
     def action_snooze(self) -> None:
-        """Pause for an hour; pressed again, for three and for eight."""
+        """Pause for an hour; when pressed again, for three and then for eight."""
         hours = 0 if self._refusal() else self._remote.snooze_h(self._clock())
         self._tell("snooze", minutes=60 * hours)
 
@@ -304,7 +304,7 @@ class Dashboard(App[ExitReason]):
         self.exit("ended" if self._source.control is None or self._source.ended else "detach")
 
     def action_ask_quit(self) -> None:
-        """Ctrl-C: detach or leave? Pressed again, it detaches."""
+        """Ctrl-C asks whether to detach or leave; when pressed again, it detaches."""
         if isinstance(self.screen, PromptScreen) or self._refusal():
             self.action_detach()
             return
@@ -317,7 +317,7 @@ class Dashboard(App[ExitReason]):
             self._tell("leave")
 
     def _refusal(self) -> str:
-        """Why no peer can be told anything from here."""
+        """Why no command can be given from here; empty if it can."""
         if self._source.playback is not None:
             return "this is a recording: there is no peer to command"
         if self._source.control is None:
@@ -342,7 +342,7 @@ class Dashboard(App[ExitReason]):
         self.run_worker(request, thread=True, group=cmd, exit_on_error=True)
 
     def _ask_status(self) -> None:
-        """What holds my peer up is in no event: it is asked, also by who may not command."""
+        """Ask for the peer's status, also in a read-only dashboard: no event says what holds the peer up."""
         control = self._source.control
         if control is None or self._source.ended or not self._source.me:
             return
@@ -373,7 +373,7 @@ class Dashboard(App[ExitReason]):
     # A recording
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """The keys of a recording are off for what is live."""
+        """The keys of a recording are disabled for a live source."""
         return action not in PLAYBACK_ACTIONS or (self._is_open and self._source.playback is not None)
 
     def action_play(self) -> None:
@@ -402,7 +402,7 @@ class Dashboard(App[ExitReason]):
 def run_dashboard(
     source: EventSource, *, read_only: bool = False, ascii_only: bool = False, mono: bool = False
 ) -> ExitReason:
-    """Show `source` on this terminal until it is closed; how it was. Raises what opening the source raised."""
+    """Show `source` on this terminal until it is closed; returns how. Raises the error of opening the source."""
     app = Dashboard(source, read_only=read_only, ascii_only=ascii_only, mono=mono)
     outcome = app.run()
     if app.failure is not None:
@@ -416,7 +416,7 @@ _IN_ORDER: tuple[type[Panel], ...] = (
     HomePanel, PeersPanel, RoundsPanel, LearningPanel, NetworkPanel, LogPanel, LimitsPanel,
 )  # fmt: skip
 SCREENS = dict(zip(SCREEN_NAMES, _IN_ORDER, strict=True))
-"""By id; the first one is shown at the start, and the n-th is on key n."""
+"""The screens by id; the first one is shown at the start, and key n shows the n-th."""
 
 DETAIL = "peer"
 """The screen of one peer, which Enter opens."""

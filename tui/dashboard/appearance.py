@@ -25,7 +25,7 @@ class Palette:
 
     text: str
     muted: str
-    """Labels, units, what is in order and needs no look."""
+    """For labels, units, and everything that is in order."""
     strong: str
     mine: str
     """The volunteer's own peer."""
@@ -34,9 +34,9 @@ class Palette:
     warn: str
     bad: str
     track: str
-    """The open part of a bar."""
+    """The remaining part of a bar."""
     series: tuple[str, ...]
-    """Curves, in this order; they differ by marker too."""
+    """For curves, in this order; they also differ by marker."""
 
 
 COLOUR = Palette(
@@ -65,21 +65,21 @@ MONO_THEME = Theme(
 
 @dataclass(frozen=True, kw_only=True)
 class Glyphs:
-    """One set of characters; each is one cell wide, but for `ellipsis`."""
+    """One set of characters; each is one cell wide, except for `ellipsis`."""
 
     sparks: str
-    """From empty to full: the heights of a sparkline."""
+    """The heights of a sparkline, from empty to full."""
     full: str
-    """The done part of a bar."""
+    """The finished part of a bar."""
     rest: str
-    """The open part of a bar."""
+    """The remaining part of a bar."""
     dot: str
     """Between two facts on one line."""
     up: str
     down: str
     arrow: str
     mark: str
-    """Before the volunteer's own peer."""
+    """The mark before the volunteer's own peer."""
     alert: str
     done: str
     ellipsis: str
@@ -90,7 +90,7 @@ class Glyphs:
 
     @property
     def dots(self) -> tuple[int, int]:
-        """Dots of a cell, across and down: those of a Braille character, or one full stop."""
+        """The dots in a cell, across and down: those of a Braille character, or a single full stop."""
         return (1, 1) if self.ascii else (2, 4)
 
     def dotted(self, bits: int) -> str:
@@ -111,7 +111,7 @@ ASCII = Glyphs(
 
 
 def draw_spark(values: Sequence[float], width: int, glyphs: Glyphs) -> str:
-    """All values in at most `width` cells as one line of heights, the least value lowest but visible."""
+    """All values as one line of heights in at most `width` cells; the smallest value is the lowest visible height."""
     shown = _resample(values, width)
     if not shown:
         return ""
@@ -122,11 +122,11 @@ def draw_spark(values: Sequence[float], width: int, glyphs: Glyphs) -> str:
 
 
 _BRAILLE = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
-"""The bits of the dots of a Braille character, by row and column."""
+"""The bit of each dot in a Braille character, by row and column."""
 
 
 def trace(dots: Sequence[tuple[int, int]], glyphs: Glyphs) -> dict[tuple[int, int], int]:
-    """The straight lines from dot to dot, from the top left: by column and row of a cell the bits of its dots."""
+    """Straight lines from dot to dot, counted from the top left: the bits of the dots by column and row of a cell."""
     across, down = glyphs.dots
     cells: dict[tuple[int, int], int] = {}
     for (x, y), (next_x, next_y) in itertools.pairwise([*dots[:1], *dots]):
@@ -139,13 +139,14 @@ def trace(dots: Sequence[tuple[int, int]], glyphs: Glyphs) -> dict[tuple[int, in
 
 
 def place(value: float, first: float, last: float, places: int) -> int:
-    """Which of so many places, from 0 on, is that of a value between the first and the last one's."""
+    """The place of a value among `places` places, counted from 0, between the places of the first and the last
+    value."""
     share = (value - first) / (last - first) if last != first else 0.0
     return min(max(round(share * (places - 1)), 0), places - 1)
 
 
 def _resample(values: Sequence[float], width: int) -> list[float]:
-    """Means of neighbours, so that there are at most `width`."""
+    """At most `width` values, each the mean of neighbouring ones."""
     if width <= 0 or len(values) <= width:
         return list(values) if width > 0 else []
     edges = [len(values) * index // width for index in range(width + 1)]
@@ -153,13 +154,13 @@ def _resample(values: Sequence[float], width: int) -> list[float]:
 
 
 def draw_bar(share: float, width: int, glyphs: Glyphs) -> tuple[str, str]:
-    """A bar of `width` cells as its done and its open part."""
+    """A bar of `width` cells as its finished and its remaining part."""
     done = max(0, min(width, int(width * share)))
     return glyphs.full * done, glyphs.rest * (width - done)
 
 
 class AsciiFilter(LineFilter):
-    """What reaches an ASCII terminal: whatever is drawn, by us or by a widget, names or evidence, has only ASCII."""
+    """Reduces all output to ASCII, whether drawn by us or by a widget, including names and evidence."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         """The same cells with the nearest ASCII character in each."""
@@ -184,6 +185,6 @@ _NEAREST = {
 
 
 def to_ascii(text: str) -> str:
-    """`text` in as many cells, with only ASCII."""
+    """`text` in the same number of cells, in ASCII only."""
     near = text.translate(_NEAREST)
     return near if near.isascii() else "".join(char if char.isascii() else "?" * cell_len(char) for char in near)

@@ -20,7 +20,7 @@ from tui.text.explain import PENALTY_PAGES
 
 @dataclass(frozen=True, kw_only=True)
 class PromptChoice:
-    """One answer: the key that gives it and what it means."""
+    """One answer: its key, and what it means."""
 
     key: str
     answer: str
@@ -29,7 +29,7 @@ class PromptChoice:
 
 @dataclass(frozen=True, kw_only=True)
 class Prompt:
-    """A question with its answers; Esc answers nothing."""
+    """A question with its answers; Esc gives no answer."""
 
     title: str
     choices: tuple[PromptChoice, ...]
@@ -50,7 +50,7 @@ LEAVE = Prompt(
 
 
 class PromptScreen(ModalScreen[str | None]):
-    """Dismissed with the answer of a choice, or None."""
+    """A dialog that is dismissed with the answer of a choice, or with None."""
 
     BINDINGS = bindings("prompt")
 
@@ -94,7 +94,8 @@ class Help(ModalScreen[None]):
 
 
 def draw_help(view: View, screen: str, title: str) -> Text:
-    """Keys of this screen, which is called `title`, of all screens, of the peer or the recording; then the signs."""
+    """The help: the keys of this screen with its `title`, of all screens, and of the peer or the recording; then the
+    signs."""
     ink = view.ink
     last = (RECORDING, "Recording") if view.playback else (MY_PEER, "Your peer")
     parts = [
@@ -115,7 +116,7 @@ def draw_help(view: View, screen: str, title: str) -> Text:
 
 
 def _phases(view: View) -> list[Text]:
-    """Each sign with every phase that it stands for."""
+    """Each sign with all phases that it represents."""
     by_glyph: dict[str, list[str]] = {}
     for name, phase in PHASES.items():
         by_glyph.setdefault(view.glyphs.sign(phase), []).append(name)

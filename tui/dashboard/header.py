@@ -23,7 +23,7 @@ from tui.text.units import format_elapsed
 
 
 TAB_GAPS = ((1, 3), (1, 1), (0, 1))
-"""Cells before and after the name of a screen: the widest that fit."""
+"""The cells before and after the name of a screen: the widest that fit are used."""
 
 
 def room_of(view: View) -> int:
@@ -31,7 +31,7 @@ def room_of(view: View) -> int:
 
 
 def draw_header(view: View) -> Text:
-    """Two lines: which run and round; in words what my peer does and why, or what the peers do."""
+    """Two lines: the run and its round; then in words what my peer does and why, or what the peers do."""
     right = Text(view.title, style=view.ink.muted)
     return Text("\n").join([_sides(_run_line(view), right, view), _state_line(view)])
 
@@ -51,7 +51,7 @@ def draw_tabs(titles: Sequence[tuple[str, str]], current: str, view: View) -> Te
 
 
 def draw_playback(view: View) -> Text:
-    """How far a recording is: playing or not, speed, bar, events, time."""
+    """The position in a recording: playing or not, speed, bar, events, time."""
     playback, ink, glyphs = view.playback, view.ink, view.glyphs
     assert playback is not None
     started_t, last_t = view.swarm.started_t, view.now
@@ -65,7 +65,7 @@ def draw_playback(view: View) -> Text:
 
 
 def draw_keys(view: View, screen: str) -> Text:
-    """The keys that matter now, as many as there is room for; the first ones are the most important."""
+    """The keys that matter now, as many as fit, the most important first."""
     text, room = Text(), room_of(view)
     for key in keys_that_matter(view, screen):
         meaning = key.told(view)
@@ -108,7 +108,7 @@ def _state_line(view: View) -> Text:
 
 
 def _stall_line(stalled: RoundStalled, view: View) -> Text:
-    """In whole if there is room, else the rule and whose message it refused."""
+    """The whole reason if it fits; otherwise only the rule and the author of the refused message."""
     room, sign = room_of(view), f"{view.glyphs.alert} "
     whole = len(sign) + len(stalled.why) <= room
     words = stalled.why if whole else stall_brief(stalled, _author(stalled.about, view))
@@ -116,13 +116,13 @@ def _stall_line(stalled: RoundStalled, view: View) -> Text:
 
 
 def _author(peer: str, view: View) -> str:
-    """Its name and the end of its id."""
+    """The peer's name and the end of its id."""
     label = view.swarm.label(peer)
     return label if peer.endswith(label) else f"{label} ({peer[-6:]})"
 
 
 def _counts_line(view: View) -> Text:
-    """▒ 3 training  ✗ 1 gone"""
+    """The number of peers by state: ▒ 3 training  ✗ 1 gone"""
     text = Text()
     counts = Counter(shown_state(peer, view).name for peer in view.swarm.peers.values())
     for state in STATES.values():
@@ -139,7 +139,7 @@ def _waited_for(view: View) -> str:
 
 
 def _sides(left: Text, right: Text, view: View) -> Text:
-    """`left` and `right` on one line; what does not fit is cut, the right side first."""
+    """`left` and `right` on one line; if they do not fit, the right side is cut first."""
     room = room_of(view)
     gap = room - left.cell_len - right.cell_len
     if gap < 2:

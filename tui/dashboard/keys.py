@@ -11,7 +11,7 @@ from tui.sources.replay import RecordingSource
 
 
 class Shown(Protocol):
-    """Of a `View`, what decides which keys matter."""
+    """The part of a `View` that decides which keys matter."""
 
     @property
     def playback(self) -> RecordingSource | None: ...
@@ -25,7 +25,8 @@ class Shown(Protocol):
 
 SCREEN_NAMES = ("home", "peers", "rounds", "learning", "network", "log", "limits")
 EVERYWHERE, MY_PEER, RECORDING = "everywhere", "my peer", "recording"
-"""Where the application acts itself; the other places are screens, parts of screens (`rounds.lanes`) and widgets."""
+"""The place where the application itself acts; other places are screens, parts of screens (`rounds.lanes`) and
+widgets."""
 
 NOTHING: Mapping[str, str] = {}
 
@@ -33,18 +34,18 @@ NOTHING: Mapping[str, str] = {}
 class Key(NamedTuple):
     where: str
     name: str = ""
-    """What it is called in the help and on the last line."""
+    """The name of the key in the help and on the last line."""
     help: str = ""
-    """What it does; empty if nobody needs to be told."""
+    """What it does; empty if people need not be told."""
     actions: Mapping[str, str] = NOTHING
-    """By what is pressed; none if something else acts on it."""
+    """The actions by pressed key; none if something else reacts to it."""
     label: str | Callable[[Shown], str] = ""
-    """On the last line and in the palette."""
+    """The text on the last line and in the palette."""
     takes: str = ""
-    """The command for which it stands: the label is there if the peer takes it."""
+    """The command that the key gives: the label is shown only if the peer accepts it."""
 
     def told(self, view: Shown) -> str:
-        """Its label at this moment; empty if it has none or can do nothing."""
+        """The present label; empty if the key has none or cannot do anything."""
         if self.takes and (view.refusal or self.takes not in view.takes):
             return ""
         return self.label if isinstance(self.label, str) else self.label(view)
@@ -128,14 +129,14 @@ KEYS = (
     Key("prompt", actions={"escape": "dismiss(None)"}),
     Key("help", actions={"escape,question_mark,q,enter": "dismiss(None)"}),
 )  # fmt: skip
-"""The help keeps this order; so does the last line, which has room for the first ones."""
+"""The help has the same order, and so does the last line, where only the first keys fit."""
 
 PLAYBACK_ACTIONS = frozenset({"play", "step", "speed", "seek"})
-"""They work in a recording only."""
+"""The actions that exist only for a recording."""
 
 
 def bindings(where: str) -> list[BindingType]:
-    """What acts there. Nothing is shown by Textual: the last line is ours."""
+    """The bindings of a place. Textual shows none of them: we draw the last line ourselves."""
     rows = (key.actions for key in KEYS if key.where == where)
     return [Binding(pressed, action, show=False) for row in rows for pressed, action in row.items()]
 
@@ -148,12 +149,13 @@ BINDINGS: list[BindingType] = [
 
 
 def keys_of(screen: str) -> list[Key]:
-    """Those of a screen and of its parts that people are told of."""
+    """The keys of a screen and of its parts that have a help text."""
     return [key for key in KEYS if key.help and key.where.partition(".")[0] == screen]
 
 
 def keys_that_matter(view: Shown, screen: str) -> list[Key]:
-    """Those with a label now, the most important first. What a screen has itself is not told of another."""
+    """The keys that have a label now, the most important first. Keys of the screen itself take precedence over
+    common ones with the same name."""
     own = {key.name for key in keys_of(screen)}
     shared = (EVERYWHERE, RECORDING if view.playback else MY_PEER)
     shown = (key for key in KEYS if key.where == screen or (key.where in shared and key.name not in own))

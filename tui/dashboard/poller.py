@@ -9,44 +9,45 @@ from peer.node.control.client import Reply, note_of
 from tui.text.event_text import PeerStatus, clock, next_snooze_h, read_status
 
 ASK_EVERY_S = 2.0
-"""Its status is asked for this often."""
+"""The interval between two requests for the status."""
 SNOOZED_S = 5.0
-"""A peer that was just snoozed says so within this time."""
+"""The time in which a snoozed peer reports it."""
 
 UNANSWERED = 2
-"""Times in a row that it does not answer, before that is said: one may fall into its start or its end."""
+"""The number of consecutive failures after which they are reported: a single one may be due to the peer's start or
+end."""
 
 DONE = {
     "pause": "paused: what was trained in this round still counts",
     "resume": "training goes on",
     "finish": "the round is finished, then training pauses",
 }
-"""What a command that was obeyed means."""
+"""What a command means once it was obeyed."""
 
 
 class StatusPoller:
-    """Keeps the newest answer; sends nothing itself. Times are Unix seconds."""
+    """Keeps the newest answer of a peer, and sends nothing itself. Times are Unix seconds."""
 
     def __init__(self) -> None:
         self.status: PeerStatus | None = None
-        """None: it never answered, or not the last time."""
+        """None if the peer never answered, or not the last time."""
         self.silence = ""
-        """Why it does not answer; empty while it does."""
+        """Why the peer does not answer; empty while it does."""
         self._failures = 0
         self._asking = False
         self._asked_s = float("-inf")
         self._snoozed = (float("-inf"), 0.0)
-        """When it was snoozed from here, and until when."""
+        """The time of the last snooze from here, and its end."""
 
     def asks(self, now_s: float) -> bool:
-        """Whether to ask for its status now; then it counts as asked."""
+        """Whether to ask for the status now; if so, it counts as asked."""
         if self._asking or abs(now_s - self._asked_s) < ASK_EVERY_S:
             return False
         self._asking, self._asked_s = True, now_s
         return True
 
     def take(self, cmd: str, reply: Reply, now_s: float) -> None:
-        """What it answered. Every answer but a refusal holds its status."""
+        """Process an answer. Every answer except a refusal contains the status."""
         if cmd == "status":
             self._asking = False
             self.status = read_status(reply.fields) if reply.ok else None
@@ -60,7 +61,7 @@ class StatusPoller:
             self._snoozed = (float("-inf"), 0.0)
 
     def snooze_h(self, now_s: float) -> int:
-        """For how many hours it shall be snoozed: longer than it is already, or than it was told a moment ago."""
+        """The hours for the next snooze: longer than the present one, or than one that was requested just before."""
         hold = self.status.hold("SNOOZED") if self.status is not None else None
         told_s, until = self._snoozed
         known = until if now_s - told_s < SNOOZED_S else 0.0
@@ -70,7 +71,7 @@ class StatusPoller:
 
 
 def done_words(cmd: str, asked: Mapping[str, Any], reply: Reply, now_s: float) -> str:
-    """What a command that was obeyed means; of a setting only what it still takes, since its value is in sight."""
+    """What a command means once it was obeyed; for a setting only a note, since its value is visible."""
     if cmd == "snooze":
         return f"snoozed until {clock(now_s + 60 * asked['minutes'], now_s)}; z again: longer; p resumes"
     if cmd == "set":

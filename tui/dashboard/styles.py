@@ -20,7 +20,7 @@ def phase_style(name: str, ink: Palette) -> str:
 
 
 def state_of(peer: PeerView, view: View) -> Text:
-    """Glyph and word of what a peer does."""
+    """The glyph and the word for what a peer does."""
     state = shown_state(peer, view)
     return Text(f"{view.glyphs.sign(state)} {state.name}", style=style_of(state.role, view.ink))
 

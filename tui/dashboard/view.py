@@ -24,47 +24,47 @@ from tui.text.event_text import OWNERS, RESUME, PeerStatus
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """All that a panel may draw from, at one moment."""
+    """Everything that a panel may draw from, at one point in time."""
 
     swarm: SwarmState
     now: float
-    """Unix time that is shown: that of the wall, or of a recording's playhead."""
+    """The Unix time that is shown: the present one, or that of a recording's playhead."""
     me: str = ""
-    """Peer id of the volunteer's own peer, or empty."""
+    """The id of the volunteer's own peer, or empty."""
     selected: str = ""
-    """Peer id that the person looks at, or empty."""
+    """The id of the selected peer, or empty."""
     select: Callable[[str], None] = field(default=lambda peer: None, compare=False)
-    """Takes the peer that the person looks at from now on: the next view tells it."""
+    """Called to select a peer; the next view has it as `selected`."""
     width: int = 80
     height: int = 24
-    """Cells of the whole terminal."""
+    """`width` and `height` are those of the whole terminal, in cells."""
     glyphs: Glyphs = UNICODE
     ink: Palette = COLOUR
     playback: RecordingSource | None = None
     ended: str = ""
-    """Why nothing more will come, or empty."""
+    """Why no more events will come, or empty."""
     title: str = ""
-    """Where the lines come from."""
+    """Where the events come from."""
     takes: frozenset[str] = frozenset()
-    """The commands that the peer takes."""
+    """The commands that the peer accepts."""
     refusal: str = ""
-    """Why no peer can be told anything from here, or empty."""
+    """Why no command can be given from here, or empty."""
     status: PeerStatus | None = None
-    """What my peer answered when it was asked last; None if it was not, or did not answer."""
+    """My peer's last answer; None if it was not asked or did not answer."""
 
     silence: str = ""
-    """Why my peer does not answer when it is asked, or empty."""
+    """Why my peer does not answer, or empty."""
 
     @property
     def mine(self) -> PeerView | None:
-        """The volunteer's own peer, once it is known."""
+        """The volunteer's own peer, as soon as it is known."""
         return self.swarm.peers.get(self.me) if self.me else None
 
     @property
     def is_paused_by_owner(self) -> bool:
-        """Whether my peer can be resumed: it is snoozed, or its owner paused it. One whose disk is full cannot.
+        """Whether my peer can be resumed: it is snoozed, or its owner paused it. A peer whose disk is full cannot.
 
-        A peer that has not answered is judged by its reason, which says how a pause of its owner is ended.
+        A peer that has not answered is judged by its reason, which says how an owner's pause ends.
         """
         if self.mine is None or self.mine.state != "PAUSED":
             return False
@@ -74,27 +74,27 @@ class View:
 
     @property
     def mini(self) -> bool:
-        """Whether there is room for one column of words only."""
+        """Whether only one column of words fits."""
         return self.width < 60
 
     @property
     def short(self) -> bool:
-        """Whether there is no room for plots."""
+        """Whether plots do not fit."""
         return self.height < 24
 
 
 @dataclass
 class PeerOpened(Message):
-    """The person asks for all that is known of this peer."""
+    """The person opens the page of this peer."""
 
     peer: str
 
 
 class ViewWidget(Widget):
-    """Draws a view, and again what it was shown last when its size changes."""
+    """Draws a view, and draws the last one again when its size changes."""
 
     _view: View | None = None
-    """What was shown last."""
+    """The last view that was shown."""
 
     @property
     def view(self) -> View:
@@ -102,7 +102,7 @@ class ViewWidget(Widget):
         return self._view
 
     def show(self, view: View) -> None:
-        """Called at most twice a second, and only while it is visible."""
+        """Draw a view. Called at most twice a second, and only while the widget is visible."""
         self._view = view
         self.draw_view(view)
 
@@ -110,7 +110,7 @@ class ViewWidget(Widget):
         raise NotImplementedError
 
     def select(self, peer: str) -> None:
-        """The person chose it: an older view that is drawn again tells no other one."""
+        """Note the selected peer, so that an old view which is drawn again has it, too."""
         if self._view is not None:
             self._view = replace(self._view, selected=peer)
 
@@ -122,20 +122,20 @@ class ViewWidget(Widget):
 
 
 class Panel(ViewWidget, can_focus=True):
-    """One screen. Keys of a subclass' BINDINGS work while it is shown."""
+    """One screen. The keys in a subclass's BINDINGS work while it is shown."""
 
     BINDINGS = bindings("panel")
 
     TITLE: ClassVar[str] = ""
-    """Name in the row of screens."""
+    """The name in the row of screens."""
 
     def take_focus(self) -> None:
-        """The person came to this screen: focus what the arrow keys should move."""
+        """Called when the person comes to this screen: focus what the arrow keys should move."""
         self.focus(scroll_visible=False)
 
 
 class FilterPanel(Panel):
-    """A panel with an `Input` for a filter, which is in sight while it is used."""
+    """A panel with an `Input` for a filter, which is visible while it is used."""
 
     BINDINGS = bindings("filter")
 
@@ -165,14 +165,14 @@ class FilterPanel(Panel):
 
 
 class TextBlock(Static):
-    """Text that is drawn only when it changed. Never parsed as markup."""
+    """Text that is redrawn only when it has changed, and is never parsed as markup."""
 
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes, markup=False)
         self.text = Text()
 
     def draw(self, text: Text) -> None:
-        """Show `text`, an object that is not changed afterwards."""
+        """Show `text`, which must not be changed afterwards."""
         if text == self.text:
             return
         self.text = text

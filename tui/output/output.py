@@ -14,7 +14,7 @@ from tui.processes.children import Output
 
 
 class JsonOutput(Output):
-    """Event lines on `stream` and nothing else; sentences go to `aside`."""
+    """Only event lines on `stream`; sentences go to `aside`."""
 
     def __init__(self, stream: TextIO, aside: TextIO) -> None:
         self._stream, self._aside = stream, aside
@@ -29,9 +29,9 @@ class JsonOutput(Output):
 def open_output(
     ui: str, stream: TextIO, aside: TextIO, *, rounds: int = 0, terse: bool = False, options: Sequence[str] = ()
 ) -> Output:
-    """The output that `ui` names, tui, plain, json or none; `rounds` is the run's length if it has one.
+    """The output for `ui`: tui, plain, json or none. `rounds` is the run's length, if it has one.
 
-    `options` are those of a dashboard, which asks this process to stop if its person leaves.
+    `options` are those of a dashboard. A person who leaves in it makes this process stop.
     """
     if ui == "json":
         return JsonOutput(stream, aside)

@@ -28,22 +28,22 @@ from tui.text.explain import BROKEN_RULES
 from tui.text.units import Bar, count, format_elapsed, format_transfer
 
 HEARTBEAT_S = 60.0
-"""A line is printed after this long without one."""
+"""After this time without a line, one is printed."""
 
 SYNCING_EVERY_S = 5.0
-"""How far a peer has caught up is printed this often."""
+"""The interval between two lines on how far a peer has caught up."""
 
 EVALUATION_WAIT_S = 5.0
-"""The line of a round waits this long for its held-out loss."""
+"""The time that the line of a round waits for the held-out loss."""
 
 SAMPLE_SHOWN = 200
-"""Characters of a continued text."""
+"""The number of characters of a sample that are printed."""
 
 WATCHER = "watch"
-"""The name of who tells of a swarm and is nobody in it."""
+"""The name for a narrator that is not a member of the swarm."""
 
 _OWN_LINES = frozenset({"COMMITTED", "EVALUATED", "CHECKPOINT", "INVITE", *STATES})
-"""Entries of the log that have lines of their own here, or none."""
+"""Log entries that have their own lines here, or none."""
 
 
 class _Pending(NamedTuple):
@@ -52,14 +52,14 @@ class _Pending(NamedTuple):
     t: float
     told: Round
     training_loss: float | None
-    """At the commit."""
+    """The training loss at the commit."""
 
 
 class PlainOutput(Output):
     """Prints `mm:ss  what happened`, counted from the first event.
 
     `rounds` is the length of the run, 0 if it has none or its peers tell it. `terse` leaves out the changes between
-    TRAINING, READY and AVERAGING, which the line of the round stands for: several peers in one log would drown it.
+    TRAINING, READY and AVERAGING, since each round has its own line, and several peers in one log would drown it.
     """
 
     def __init__(self, stream: TextIO, *, rounds: int = 0, terse: bool = False) -> None:
@@ -68,9 +68,9 @@ class PlainOutput(Output):
         self._pending: _Pending | None = None
         self._said_t = 0.0
         self._synced_t: dict[str, float] = {}
-        """When it was last printed how far a peer has caught up."""
+        """The time of the last line on how far a peer has caught up, by peer."""
         self._bars: dict[str, Bar] = {}
-        """Of each peer that takes a snapshot."""
+        """The progress bar of each peer that receives a snapshot."""
 
     def show(self, line: EventLine) -> None:
         before, self._swarm = self._swarm, apply(self._swarm, line)
@@ -107,7 +107,8 @@ class PlainOutput(Output):
             self._flush_round(self._pending.t)
 
     def _show_entry(self, entry: LogEntry, *, is_old: bool) -> None:
-        """As the Log screen has it. `is_old`: whoever tells it catches up, so a penalty is one of long ago."""
+        """Print a log entry as the Log screen shows it. With `is_old` its teller is catching up, so a penalty is an
+        old one."""
         is_penalty = entry.code in PENALTY_CODES
         if is_old if is_penalty else entry.code in _OWN_LINES or (entry.code == "STOPPED" and not entry.peer):
             return
@@ -139,7 +140,7 @@ class PlainOutput(Output):
             self._print(line.t, f"{self._who(line)}: snapshot {bar.draw(line.t, event)}")
 
     def _terse_sync(self, before: SwarmState, line: EventLine) -> bool:
-        """A peer that catches up says each second how far it is."""
+        """Whether to leave out a line: a peer that catches up reports its progress every second."""
         if not _is_syncing(self._swarm, line):
             return False
         said_t = self._synced_t.get(line.peer)
@@ -195,7 +196,7 @@ class PlainOutput(Output):
 
 
 def _new_entries(before: SwarmState, after: SwarmState) -> list[LogEntry]:
-    """What the log has beyond what it had, in order."""
+    """The entries that are new in the log, in order."""
     last, new = before.entries[-1] if before.entries else None, list[LogEntry]()
     for entry in reversed(after.entries):
         if entry is last:
@@ -205,7 +206,7 @@ def _new_entries(before: SwarmState, after: SwarmState) -> list[LogEntry]:
 
 
 def _is_news(swarm: SwarmState, event: RoundCommitted) -> bool:
-    """Whether nobody has reported this anchor: the next one, or one of another branch."""
+    """Whether this anchor was not reported yet: it is the next one, or one of another branch."""
     tellers = [*swarm.reporting, *([swarm.narrator] if swarm.narrator is not None else [])]
     return not any(view.has_committed(event) for view in tellers)
 

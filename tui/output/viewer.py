@@ -18,18 +18,18 @@ from tui.processes.children import Output, environment, python_module
 from tui.terminal import RESTORE, GatedStream
 
 VIEWER_CODES = {"ended": 0, "detach": 20, "leave": 21}
-"""Exit code of a viewer by how its dashboard was closed; any other means that it failed or was killed."""
+"""The exit code of a viewer by how its dashboard was closed; any other code means that it failed or was killed."""
 LINGER_S = 60.0
-"""The last screen of a demo that is over stays for so long, unless somebody closes it."""
+"""The time that the last screen of a finished demo stays, unless a person closes it."""
 STDIN = 0
 STOP_S = 5.0
-"""A viewer that was asked to end is killed after this long."""
+"""The time after which a viewer that was asked to end is killed."""
 
 
 class DashboardOutput(Output):
-    """Shows the dashboard until somebody closes it, then lines. `leave` is called if the demo shall stop, too.
+    """Shows the dashboard until a person closes it, then lines. `leave` is called if the demo should stop, too.
 
-    `lines` makes the output that goes on with what is known by then; it gets the stream to write to.
+    `lines` makes the output that continues with what is known by then; it gets the stream to write to.
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class DashboardOutput(Output):
         self._tap.is_open = False
 
     def show(self, line: EventLine) -> None:
-        """One more event; the viewer reads it from the file."""
+        """Take note of an event; the viewer reads it from the file."""
         self._lines.show(line)
 
     def say(self, text: str) -> None:
-        """Kept until there are lines again."""
+        """Keep the sentence until there are lines again."""
         if self._viewer is not None:
             self._said.append(text)
         self._lines.say(text)
@@ -64,7 +64,7 @@ class DashboardOutput(Output):
         self._lines.tick(now_s)
 
     def close(self, *, at_once: bool = False) -> None:
-        """Give people `LINGER_S` for the last screen, none if `at_once`."""
+        """Keep the last screen for `LINGER_S`, or not at all if `at_once`."""
         if self._viewer is not None:
             try:
                 self._viewer.wait(0.0 if at_once else LINGER_S)
@@ -108,7 +108,7 @@ def _terminal_state() -> list[Any] | None:
 
 
 def _restore_terminal(state: list[Any] | None) -> None:
-    """What a viewer that was killed did not do."""
+    """Restore the terminal after a viewer that was killed."""
     if state is not None:
         sys.stderr.write(RESTORE)
         sys.stderr.flush()

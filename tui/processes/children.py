@@ -29,10 +29,10 @@ from dht.errors import HomefiresError
 from peer.schema.events import EventLine, PeerStopped, parse_line
 
 STOP_S = 20.0
-"""A child that was asked to stop is killed after this long."""
+"""The time after which a child that was asked to stop is killed."""
 
 SWEEP_S = 2.0
-"""The descendants of a child that ended get this long to end by themselves."""
+"""The time in which the descendants of a child that ended may end by themselves."""
 
 INTERRUPTED = 130
 
@@ -45,27 +45,27 @@ CHILD_ENVIRONMENT = {
 }
 
 PARENT = "HOMEFIRES_PARENT"
-"""`dht.process` reads it."""
+"""Read by `dht.process`."""
 
 ERROR_MARK = "homefires: "
-"""How the one line of an error begins, on the stderr of any command of ours."""
+"""The beginning of the one line of an error, on the stderr of any command of ours."""
 
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(eq=False)
 class ChildProcess:
-    """A process of ours that prints event lines. Its stderr is in `log`."""
+    """A process of ours that prints event lines. Its stderr goes to `log`."""
 
     name: str
     log: Path
     process: subprocess.Popen[bytes]
     bad_lines: int = 0
-    """Lines on its stdout that are not events."""
+    """The number of lines on its stdout that are not events."""
     stopped: PeerStopped | None = None
-    """Its last event, once it came."""
+    """Its last event, once it has arrived."""
     exit_code: int | None = None
-    """What `subprocess` says: negative for a signal; None while it runs."""
+    """The code from `subprocess`: negative for a signal; None while it runs."""
     reader: threading.Thread | None = field(default=None, repr=False)
 
     def describe_end(self) -> str:
@@ -84,18 +84,18 @@ class EventPrinted:
 
 @dataclass(frozen=True, kw_only=True)
 class ChildExited:
-    """A child and all its descendants are gone; everything it printed was handed out before."""
+    """A child and all its descendants have ended; everything that it printed was handed out before."""
 
     child: ChildProcess
 
 
 @dataclass(frozen=True)
 class InterruptReceived:
-    """A person or the system asks us to stop; the children were told already."""
+    """A person or the system asks us to stop; the children were asked already."""
 
 
 class ProcessGroup:
-    """A group of child processes with one queue of what happens to them. Use it from the main thread."""
+    """A group of child processes with one queue of what happens to them. For use in the main thread."""
 
     def __init__(self, *, stop_s: float = STOP_S) -> None:
         # SimpleQueue alone may be filled from a signal handler.
@@ -120,11 +120,11 @@ class ProcessGroup:
 
     @property
     def running(self) -> list[ChildProcess]:
-        """Children whose end was not handed out yet, in the order of their start."""
+        """The children whose end was not handed out yet, in the order of their start."""
         return list(self._running)
 
     def start(self, name: str, argv: Sequence[str], log: Path) -> ChildProcess:
-        """Start `argv`; its stderr is appended to the file `log`, whose folder is made (0700) if need be."""
+        """Start `argv`. Its stderr is appended to the file `log`, whose folder is created (0700) if needed."""
         process = _start(argv, log, subprocess.PIPE, environment())
         child = ChildProcess(name=name, log=log, process=process)
         assert process.stdout is not None
@@ -135,7 +135,7 @@ class ProcessGroup:
         return child
 
     def next(self, timeout_s: float) -> EventPrinted | ChildExited | InterruptReceived | None:
-        """What happened next, or None after `timeout_s`. Kills what was asked to stop and did not in time."""
+        """The next happening, or None after `timeout_s`. Kills children that were asked to stop and did not in time."""
         if self._kill_at is not None and time.monotonic() >= self._kill_at:
             self._kill_all()
         try:
@@ -156,13 +156,13 @@ class ProcessGroup:
         return happened
 
     def ask_to_stop(self) -> None:
-        """Send SIGTERM to every child; those that do not end within the grace are killed by `next`."""
+        """Send SIGTERM to every child; `next` kills those that do not end in time."""
         self._kill_at = self._kill_at or time.monotonic() + self._stop_s
         for child in self._running:
             child.process.terminate()
 
     def stop(self, grace_s: float) -> None:
-        """Ask every child to stop and wait for all of them; after `grace_s` they are killed."""
+        """Ask every child to stop, wait for all, and kill those that still run after `grace_s`."""
         self.ask_to_stop()
         self._kill_at = min(self._kill_at or float("inf"), time.monotonic() + grace_s)
         while self._running:
@@ -195,7 +195,7 @@ class ProcessGroup:
 
 
 def error_of(child: ChildProcess) -> HomefiresError:
-    """What its failure means here: the branch of the error tree that its exit code stands for."""
+    """The error for a child's failure: the class in the error tree that has its exit code."""
     why = child.stopped.why if child.stopped is not None else _last_said(child.log)
     if why and (kind := _kind_of(child.exit_code)) is not HomefiresError:
         return kind(why)
@@ -203,13 +203,13 @@ def error_of(child: ChildProcess) -> HomefiresError:
 
 
 def _last_said(log: Path) -> str:
-    """The one line of an error at the end of a log; empty if there is none."""
+    """The error line at the end of a log; empty if there is none."""
     said = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
     return said[-1].removeprefix(ERROR_MARK) if said and said[-1].startswith(ERROR_MARK) else ""
 
 
 def failure_said(what: str, exit_code: int, stderr: str, limit_s: float | None = None) -> HomefiresError:
-    """The same for a process whose stderr we read, its last line, and that was killed after `limit_s`."""
+    """The error for a process whose last line on stderr was read, and which was killed after `limit_s`."""
     if exit_code == -signal.SIGKILL and limit_s is not None:
         why = f"it did not end within {limit_s:.0f} s, or the system was short of memory"
         return HomefiresError(f"the {what} was killed: {why}; run it again with --debug")
@@ -219,12 +219,12 @@ def failure_said(what: str, exit_code: int, stderr: str, limit_s: float | None =
 
 
 def _kind_of(exit_code: int | None) -> type[HomefiresError]:
-    """The branch of the error tree that an exit code stands for; its root for codes of no branch."""
+    """The class in the error tree that has this exit code; the root for other codes."""
     return next((kind for kind in HomefiresError.__subclasses__() if kind.exit_code == exit_code), HomefiresError)
 
 
 def start_lasting(argv: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
-    """Start `argv` as a process that outlives us: no output but its stderr, appended to `log`."""
+    """Start `argv` as a process that outlives us. Its only output is its stderr, appended to `log`."""
     own = {name: value for name, value in environment().items() if name != PARENT}
     return _start(argv, log, subprocess.DEVNULL, own)
 
@@ -238,7 +238,7 @@ def _start(argv: Sequence[str], log: Path, stdout: int, env: Mapping[str, str]) 
 
 
 def environment() -> dict[str, str]:
-    """What a child of ours gets that ends with us, also if we end before it can ask the system for that."""
+    """The environment of a child that ends with us, even if we end before it can arrange for that with the system."""
     return os.environ | CHILD_ENVIRONMENT | {PARENT: str(os.getpid())}
 
 
@@ -247,7 +247,7 @@ def python_module(name: str, *arguments: str) -> list[str]:
 
 
 def repeated(flag: str, values: Iterable[str]) -> list[str]:
-    """The flag before each of them."""
+    """The flag before each value."""
     return [word for value in values for word in (flag, value)]
 
 
@@ -258,19 +258,19 @@ def _kill_group(child: ChildProcess) -> None:
 
 
 class Output:
-    """Shows what happens in a swarm while it happens; this one nothing: the exit code is the answer."""
+    """Shows what happens in a swarm while it happens. This class shows nothing: the exit code is the answer."""
 
     def begin(self, events: Path) -> None:
-        """Every line is written to this file, too, from now on."""
+        """Called at the start: from now on every line is also written to this file."""
 
     def show(self, line: EventLine) -> None:
-        """One more event."""
+        """Show an event."""
 
     def say(self, text: str) -> None:
-        """A sentence of the launcher itself: what was started, how it ended."""
+        """Show a sentence of the launcher: what was started, how it ended."""
 
     def tick(self, now_s: float) -> None:
-        """Time passes (Unix seconds): called about once a second."""
+        """Called about once a second with the Unix time."""
 
     def close(self, *, at_once: bool = False) -> None:
-        """Nothing more will come. What would stay for people to look at goes `at_once`."""
+        """Called at the end. With `at_once`, nothing stays on the screen for people to look at."""

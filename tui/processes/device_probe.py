@@ -18,15 +18,15 @@ from tui.processes.one_shot import answer
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 PROBE_S = 90.0
-"""Loading torch takes seconds; a driver that hangs is not waited for any longer."""
+"""The time limit for a probe: loading torch needs seconds, and a driver may hang."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FoundDevice:
     device: str = ""
-    """As one of `settings.devices`; empty where there is nothing to choose from."""
+    """A value of `settings.devices`; empty if there is no choice."""
     note: str = ""
-    """What people should know of the choice."""
+    """What people should know about the choice."""
 
     @property
     def is_gpu(self) -> bool:
@@ -34,28 +34,29 @@ class FoundDevice:
 
 
 def kernel(*wanted: str) -> str:
-    """The first device of those on which a child has executed a kernel, as torch names it. Raises BadInput,
-    MemoryFull."""
+    """The first of these devices on which a child process could execute a kernel, as torch names it. Raises
+    BadInput, MemoryFull."""
     told = answer("look at the device", python_module("peer.tools.doctor.kernel_probe", *wanted), PROBE_S)
     return str(json.loads(told.splitlines()[-1])["device"])
 
 
 def require_devices(wanted: Sequence[str], execute: Callable[..., str] = kernel) -> None:
-    """Raises BadInput where one of `settings.devices` does not compute. A peer waits for one that is full."""
+    """Raises BadInput if one of these values of `settings.devices` does not compute. A full device is allowed, since
+    a peer waits for it."""
     if not {"auto", "cpu"}.issuperset(wanted):
         with suppress(MemoryFull):
             execute(*wanted)
 
 
 def count_gpus() -> int:
-    """CUDA devices that torch sees here, as a child tells."""
+    """The number of CUDA devices that torch sees here, as a child process reports it."""
     told = answer("look at the devices", python_module("peer.tools.doctor.kernel_probe", "list"), PROBE_S)
     return sum(row["device"].startswith("cuda") for row in json.loads(told.splitlines()[-1])["devices"])
 
 
 def may_train() -> bool:
-    """Whether this machine has a GPU, as its driver says, and a torch that was built for one. No child is started where
-    it has none."""
+    """Whether this machine has a GPU, according to its driver, and a torch that was built for one. If it has none,
+    no child process is needed."""
     if sys.platform == "darwin":
         return platform.machine() == "arm64"
     if version("torch").endswith("+cpu"):
@@ -72,15 +73,15 @@ def may_train() -> bool:
 
 
 def usable_cores() -> int:
-    """Of this machine, as far as this process may use them."""
+    """The cores of this machine that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def find_device(
     wanted: str, may_have_gpu: Callable[[], bool] = may_train, execute: Callable[[str], str] = kernel
 ) -> FoundDevice:
-    """One of DEVICES, found. A GPU that is asked for and full is taken: the peers wait for it, and say so. Raises
-    BadInput for one that is asked for and does not compute."""
+    """Find one of DEVICES. If a GPU was asked for and is full, it is still chosen, with a note that the peers wait
+    for it. Raises BadInput if the device does not compute."""
     if wanted == "cpu":
         return FoundDevice(device="cpu")
     if wanted == "auto":
@@ -95,8 +96,8 @@ def find_device(
 def share_devices(
     found: FoundDevice, peers: int, ranks: int, count: Callable[[], int] = count_gpus
 ) -> tuple[tuple[str, ...], ...]:
-    """`settings.devices` of each peer, of so many ranks; empty: it chooses. A rank alone shares a GPU with the others'.
-    Raises BadInput where several ranks each would have to share GPUs."""
+    """`settings.devices` for each peer with `ranks` ranks; empty: the peer chooses. Peers with a single rank may
+    share a GPU. Raises BadInput if peers with several ranks would have to share GPUs."""
     if ranks == 1:
         return ((found.device,) if found.device else (),) * peers
     if not found.is_gpu:

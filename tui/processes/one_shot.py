@@ -14,16 +14,16 @@ from peer.schema.events import printable
 from tui.processes.children import environment, failure_said
 
 GONE_S = 20.0
-"""A child that has closed its output ends within this time."""
+"""The time in which a child that has closed its output must end."""
 
 
 def answer(
     what: str, argv: Sequence[str], limit_s: float, *, debug: bool = False, late: HomefiresError | None = None,
     apart: bool = False,
 ) -> str:  # fmt: skip
-    """What a child prints. Raises the error that its exit code stands for, `late` if it takes too long.
+    """The output of a child process. Raises the error for its exit code, and `late` if it needs too long.
 
-    `apart` is a session of its own: Ctrl-C is for this process alone, which then ends the child.
+    With `apart`, the child has a session of its own: Ctrl-C reaches only this process, which then ends the child.
     """
     try:
         told = subprocess.run(
@@ -43,8 +43,8 @@ def answer(
 def overhear(
     what: str, argv: Sequence[str], limit_s: float, mark: str, *, debug: bool = False
 ) -> tuple[str, HomefiresError | None]:
-    """What a child prints, and the error that its exit code stands for. What it says on stderr that begins with `mark`
-    goes to ours as it comes: how far it is."""
+    """The output of a child process, and the error for its exit code. Lines on its stderr that begin with `mark`
+    (its progress) are passed on as they come."""
     said: list[str] = []
     with limited(argv, limit_s, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
         assert child.stdout is not None
@@ -61,8 +61,8 @@ def overhear(
 
 
 def converse(argv: Sequence[str], limit_s: float, late: str) -> int:
-    """Give a child the terminal; its exit code. It says itself what is wrong. Raises BadInput with `late` if it takes
-    too long."""
+    """Give the terminal to a child process; returns its exit code. The child reports its own errors. Raises BadInput
+    with `late` if it needs too long."""
     try:
         return subprocess.run(argv, env=environment(), timeout=limit_s, check=False).returncode
     except subprocess.TimeoutExpired as error:
@@ -71,7 +71,7 @@ def converse(argv: Sequence[str], limit_s: float, late: str) -> int:
 
 @contextmanager
 def limited(argv: Sequence[str], limit_s: float, **streams: Any) -> Iterator[subprocess.Popen[str]]:
-    """A child whose output is read while it works; it is killed after so long, and when the block ends."""
+    """A child process whose output is read while it runs; it is killed after `limit_s`, and at the end of the block."""
     with subprocess.Popen(argv, env=environment(), stdin=subprocess.DEVNULL, text=True, **streams) as child:
         watchdog = threading.Timer(limit_s, child.kill)
         watchdog.start()

@@ -35,13 +35,13 @@ from tui.processes.systemd import FINAL, FIRST_DELAY_S, LONGEST_DELAY_S
 MOST_PER_HOUR = 12
 HOUR_S = 3600.0
 STEADY_S = 600.0
-"""Who ran for so long before the crash begins with the first delay again."""
+"""After a run of at least this time, delays start with the first one again."""
 LOOK_S = 1.0
 
 
 @dataclass
 class Backoff:
-    """When a process that ended is started again: later and later, and not more often than `most` times an hour."""
+    """When a process that ended is started again: with growing delays, and at most `most` times an hour."""
 
     first_s: float = FIRST_DELAY_S
     longest_s: float = LONGEST_DELAY_S
@@ -50,7 +50,7 @@ class Backoff:
     _restarts: list[float] = field(default_factory=list)
 
     def delay_s(self, exit_code: int, ran_s: float, now_s: float) -> float | None:
-        """Seconds to wait after such an end; None if it is the last one."""
+        """The seconds to wait after such an end; None if the process is not started again."""
         self._restarts = [at for at in self._restarts if now_s - at < HOUR_S]
         if exit_code in (0, INTERRUPTED, *FINAL) or len(self._restarts) >= self.most:
             return None
@@ -59,7 +59,8 @@ class Backoff:
         return min(self.longest_s, self.first_s * 2.0 ** (self._failures - 1))
 
     def plan(self, child: ChildProcess, began_s: float, output: Output, *, else_: str = "") -> float | None:
-        """When a child that has ended is started again (monotonic), which is said, or `else_` if it is not."""
+        """The (monotonic) time at which an ended child is started again, or None. Prints that, or `else_` if it is
+        not."""
         assert child.exit_code is not None
         now_s = time.monotonic()
         delay_s = self.delay_s(child.exit_code, now_s - began_s, now_s)
@@ -70,7 +71,7 @@ class Backoff:
 
 
 def supervise(name: str, argv: Sequence[str], log: Path, output: Output, *, backoff: Backoff | None = None) -> int:
-    """Run a child until it ends for good; its exit code. Raises the error that its last exit code stands for."""
+    """Run a child until it ends for good; returns its exit code. Raises the error for its last exit code."""
     backoff = backoff or Backoff()
     with ProcessGroup() as children:
         due_s: float | None = time.monotonic()
@@ -86,7 +87,7 @@ def supervise(name: str, argv: Sequence[str], log: Path, output: Output, *, back
 
 
 def follow(name: str, argv: Sequence[str], log: Path, output: Output) -> int:
-    """Run one child to its end; the exit code. Raises the error that its exit code stands for."""
+    """Run one child to its end; returns its exit code. Raises the error for that code."""
     return supervise(name, argv, log, output, backoff=Backoff(most=0))
 
 
@@ -102,7 +103,8 @@ def _end(children: ProcessGroup, child: ChildProcess, output: Output) -> int:
 def follow_child(
     children: ProcessGroup, child: ChildProcess, output: Output, beside: _Beside | None = None
 ) -> ChildProcess:
-    """Show what a child says until it and all that it started have ended; of what is `beside` it, what is `TOLD`."""
+    """Show a child's events until it and its descendants have ended, and the events in `TOLD` of the process
+    `beside` it."""
     while child in children.running:
         happened = children.next(timeout_s=LOOK_S)
         output.tick(time.time())
@@ -119,7 +121,7 @@ def follow_child(
 
 
 def main(words: Sequence[str]) -> int:
-    """Keep the peer of this command line running; the exit code of its last end."""
+    """Keep the peer with this command line running; returns its last exit code."""
     log, separator, *argv = words
     assert separator == "--", words
     try:
@@ -130,20 +132,20 @@ def main(words: Sequence[str]) -> int:
 
 
 LOG_FILE = "bootstrap.log"
-"""In the organiser's folder what the node says; no folder of a peer has it."""
+"""The node's log in the organiser's folder; no peer's folder has a file of this name."""
 TOLD = (CheckpointWritten, AlertRaised, PeerStopped)
-"""What is shown of a watcher; rounds are for dashboards."""
+"""The events of a watcher that are shown; rounds are for dashboards."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RetentionOptions:
-    """Whether checkpoints are kept, and which."""
+    """Whether checkpoints are kept, and which ones."""
 
     directory: Annotated[Path | None, Option("keep checkpoints, for homefires export", "DIR", "--keep")] = None
     last: Annotated[int, Option("the newest N of them", "N", "--keep-last", within=(1, inf))] = 3
     every: Annotated[int, Option("and the first of every M rounds (0: none)", "M", "--keep-every", within=(0, inf))] = 0
     organiser: Path | None = None
-    """The organiser's folder, whose key lets the watcher into a run that asks for an admission."""
+    """The organiser's folder. Its key admits the watcher to a run that asks for an admission."""
 
     def argv(self, invite: str) -> list[str]:
         whose = [invite] if self.organiser is None else organiser_words(self.organiser)
@@ -158,8 +160,8 @@ def organiser_words(directory: Path) -> list[str]:
 def serve_and_keep(
     argv: Sequence[str], log: Path, keep: RetentionOptions, output: Output, *, backoff: Backoff | None = None
 ) -> int:
-    """Run the node to its end, and the watcher beside it; the exit code. Raises what the node failed with, and
-    OSError, before anything is started, for a folder that cannot be written to."""
+    """Run the node to its end, and the watcher at the same time; returns the exit code. Raises the node's error,
+    and, before anything is started, OSError for a folder that cannot be written to."""
     assert keep.directory is not None
     keep.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     with ProcessGroup() as children:
@@ -179,7 +181,7 @@ class _Beside:
         self._began_s = 0.0
 
     def take(self, happened: EventPrinted | ChildExited | InterruptReceived | None) -> None:
-        """With the node's invite, the first if there are several, the run can be watched."""
+        """Start the watcher as soon as the node has issued its first invite, and again after it has ended."""
         match happened:
             case EventPrinted(line=EventLine(event=InviteIssued(invite=invite))) if not self._invite:
                 self._invite, self._due_s = invite, time.monotonic()

@@ -26,15 +26,15 @@ FINAL = tuple(
         errors.RunOver,
     )
 )  # fmt: skip
-"""Exit codes after which starting again would fail again, until a person has acted."""
+"""Exit codes after which another start would fail, too, until a person has acted."""
 FIRST_DELAY_S = 10
 LONGEST_DELAY_S = 600
 STEPS = 6
-"""Restarts from the first delay to the longest one."""
+"""The number of restarts from the first delay to the longest one."""
 STEPS_SINCE = 254
-"""The version of systemd that knows RestartSteps."""
+"""The first version of systemd with RestartSteps."""
 EVEN_DELAY_S = 120
-"""Between restarts where delays cannot grow."""
+"""The delay between restarts if delays cannot grow."""
 STOP_S = 30
 ASK_S = 30.0
 
@@ -43,29 +43,29 @@ Run = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
 
 @dataclass(frozen=True, kw_only=True)
 class Service:
-    """What shall run: its command line, its folder and what people call it."""
+    """A service: its command line, its folder, and its name for people."""
 
     argv: Sequence[str]
     directory: Path
     log: Path
     what: str
-    """`peer of tiny`"""
+    """For example `peer of tiny`."""
 
     @property
     def name(self) -> str:
-        """Of the unit. The same folder has the same name, and another one another."""
+        """The name of the unit: equal for the same folder, different for others."""
         return unit_name(self.directory)
 
 
 def unit_name(directory: Path) -> str:
-    """Of the unit that serves this folder: what the folder is called, and a hash of its path."""
+    """The name of the unit for this folder: the folder's name and a hash of its path."""
     path = str(directory.resolve())
     readable = re.sub(r"[^A-Za-z0-9_.-]", "_", directory.resolve().name)[:64]
     return f"{PREFIX}{readable}-{hashlib.blake2b(path.encode(), digest_size=3).hexdigest()}.service"
 
 
 def unit_text(service: Service, systemd_version: int) -> str:
-    """The unit file. Raises BadInput for a path that no unit can name."""
+    """The unit file. Raises BadInput for a path that a unit cannot contain."""
     environment = " ".join(quoted(f"{name}={value}") for name, value in sorted(CHILD_ENVIRONMENT.items()))
     lines = [
         "# Written by homefires service install; homefires service remove takes it away.",
@@ -107,7 +107,7 @@ def _delays(systemd_version: int) -> list[str]:
 
 
 def quoted(word: str) -> str:
-    """A word of a command line as systemd reads it. Raises BadInput for one that a unit cannot hold."""
+    """A word of a command line in systemd's syntax. Raises BadInput if a unit cannot contain it."""
     if not word.isprintable():
         raise errors.BadInput(f"{word!r} has a character that no unit file can hold; use another folder or name")
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
@@ -115,7 +115,7 @@ def quoted(word: str) -> str:
 
 
 def _path(path: Path) -> str:
-    """A path as a setting, which is not split into words."""
+    """A path as the value of a setting, which systemd does not split into words."""
     quoted(str(path))
     return str(path).replace("\\", "\\\\").replace("%", "%%")
 
@@ -128,7 +128,7 @@ def _plain(text: str) -> str:
 
 
 def run(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Run a command of the system. Raises Unreachable if there is none, or if it does not end."""
+    """Run a system command. Raises Unreachable if it does not exist or does not end."""
     try:
         return subprocess.run(words, capture_output=True, text=True, timeout=ASK_S, check=False)
     except FileNotFoundError as error:
@@ -150,16 +150,16 @@ class UserUnits:
         self._run = run
 
     def version(self) -> int:
-        """Of systemd. Raises Unreachable if there is none."""
+        """The version of systemd. Raises Unreachable if there is none."""
         told = self._run(["systemctl", "--version"]).stdout.split()
         if len(told) < 2 or not told[1].isdecimal():
             raise errors.Unreachable(NO_SYSTEMD)
         return int(told[1])
 
     def install(self, service: Service) -> list[str]:
-        """Write the unit and start it; what a person should know. Raises Unreachable without systemd.
+        """Write the unit and start it. Returns lines that a person should know. Raises Unreachable without systemd.
 
-        The file is 0600, for an invite may let in whoever holds it.
+        The file has mode 0600, since an invite may admit anybody who has it.
         """
         text = unit_text(service, self.version())
         self._ask("show-environment")  # before anything is written: whether the user's manager answers
@@ -173,7 +173,7 @@ class UserUnits:
         return said if self._lingers() else [*said, HOW_TO_LINGER]
 
     def remove(self, name: str) -> str:
-        """Stop a service and take its unit away; its folder stays. Raises BadInput if there is none."""
+        """Stop a service and remove its unit; its folder stays. Raises BadInput if there is no such service."""
         path = self.folder / name
         if not path.exists():
             raise errors.BadInput(f"no service is installed as {name}; see: homefires service status")
@@ -196,7 +196,8 @@ class UserUnits:
         return told.returncode == 0 and told.stdout.strip() == "Linger=yes"
 
     def _ask(self, *words: str) -> str:
-        """Raises Unreachable where no manager of the user runs, HomefiresError for what else it refuses."""
+        """The output of systemctl. Raises Unreachable if the user has no service manager, HomefiresError for other
+        failures."""
         told = self._run(["systemctl", "--user", *words])
         if told.returncode == 0:
             return told.stdout
@@ -210,7 +211,7 @@ HOW_TO_LINGER = "it stops when you log out; to have it run from boot on: loginct
 
 
 def describe(known: dict[str, str]) -> str:
-    """`runs; started again 3 times` from what systemctl show prints."""
+    """`runs; started again 3 times`, from the output of systemctl show."""
     restarts = int(known.get("NRestarts") or 0)
     again = f"; started again {restarts} time{'s' * (restarts != 1)}" if restarts else ""
     login = "" if known.get("UnitFileState") == "enabled" else "; does not start by itself"

@@ -29,9 +29,9 @@ from tui.text.units import count
 Labels = Mapping[str, str]
 
 WIDE = (11.0, 3.8)
-"""Inches."""
+"""The size in inches."""
 MANY = 8
-"""With more peers than this a chart shows what they have in common instead of each."""
+"""With more peers than this, a chart shows their median and range instead of each peer."""
 
 SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -51,7 +51,7 @@ SETTINGS: dict[Any, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ReportFigure:
-    """A picture (SVG for an HTML page, described for those who do not see it) and the text below it."""
+    """A picture (SVG for an HTML page, with a description for readers who cannot see it) and its caption."""
 
     title: str
     svg: str
@@ -59,7 +59,7 @@ class ReportFigure:
 
 
 def draw_charts(swarm: SwarmState) -> list[ReportFigure]:
-    """All charts that there is something to show in, in order."""
+    """All charts that have something to show, in order."""
     labels = labels_of(swarm)
     drawers: dict[str, Callable[[SwarmState, Labels], tuple[Figure, str] | None]] = {
         "Loss": _losses, "Lanes of the peers": draw_lanes, "Norms of what the peers gave": _norms,
@@ -196,7 +196,7 @@ def _plot(axes: Axes, points: Sequence[Point], x_of: Callable[[Point], float], l
 def _by_peer(
     history: Iterable[Round], values_of: Callable[[Round], Mapping[str, float]]
 ) -> dict[str, dict[int, float]]:
-    """Per peer, its value in each round that has one."""
+    """For each peer, its value in each round that has one."""
     series: dict[str, dict[int, float]] = {}
     for round in history:
         for peer, value in values_of(round).items():
@@ -205,7 +205,7 @@ def _by_peer(
 
 
 def _plot_peers(axes: Axes, series: Mapping[str, Mapping[int, float]], labels: Labels) -> None:
-    """A line per peer, with gaps where it has no value; of many peers the median and the range."""
+    """One line per peer, with gaps where it has no value; for many peers the median and the range."""
     rounds = sorted(set().union(*series.values()))
     span = range(rounds[0], rounds[-1] + 1)
     if len(series) > MANY:
@@ -221,7 +221,7 @@ def _plot_peers(axes: Axes, series: Mapping[str, Mapping[int, float]], labels: L
 
 
 def _every(points: Sequence[object]) -> int:
-    """How many points have one marker, so that markers stay apart."""
+    """The interval between markers, so that they do not overlap."""
     return max(1, len(points) // 60)
 
 
@@ -235,7 +235,7 @@ def _plot_range(axes: Axes, series: Mapping[str, Mapping[int, float]], rounds: S
 def _stairs(
     axes: Axes, history: Sequence[Round], values: Sequence[float], colour: str, label: str, hatch: str = ""
 ) -> None:
-    """A bar per round; nothing where a round is missing."""
+    """One bar per round; nothing where a round is missing."""
     known = dict(zip((round.round for round in history), values, strict=True))
     span = range(history[0].round, history[-1].round + 1)
     edges = [round - 0.5 for round in (*span, span[-1] + 1)]
@@ -249,7 +249,7 @@ def _stairs(
 
 
 def _svg(figure: Figure, description: str, prefix: str) -> str:
-    """The figure for an HTML page: ids of its own, the page's ink, no fixed size, and a description."""
+    """The figure for an HTML page: with unique ids, the page's text colour, a flexible size, and a description."""
     file = io.StringIO()
     figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = file.getvalue()

@@ -14,29 +14,30 @@ from tui.swarm.snapshot import PeerView, SwarmState
 from tui.text.units import count
 
 INK = "#010203"
-"""Stands for the colour of the page's text, which takes its place in the finished picture."""
+"""A placeholder for the page's text colour, which replaces it in the finished picture."""
 
 BLUE, ORANGE, GREEN, RED, SKY, PINK = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7"
 COLOURS = (BLUE, ORANGE, GREEN, RED, SKY, PINK)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LINES = ("-", "--", "-.", ":")
-"""Colours, markers and lines of all charts: told apart without colours, and with any sight (Okabe and Ito)."""
+"""The colours, markers and lines of all charts: distinguishable without colours, and for colour-blind readers (Okabe
+and Ito)."""
 SHORT = 24
-"""Characters of a name that a chart has room for."""
+"""The characters of a name that fit in a chart."""
 MOST = 48
-"""Lanes that a chart has room for."""
+"""The lanes that fit in a chart."""
 FINEST = 1500
-"""Spans shorter than the whole time divided by this are not seen, and are taken as part of the one before."""
+"""Spans shorter than the whole time divided by this are invisible, and count as part of the span before."""
 MOST_BARS = 20_000
-"""In all lanes together: of many lanes each is coarser."""
+"""The maximal number of bars in all lanes together: with many lanes, each is coarser."""
 UNITS = (("hours", 3600.0, 4 * 3600.0), ("minutes", 60.0, 600.0), ("seconds", 1.0, 0.0))
-"""(Name, seconds, from which length of the chart on)."""
+"""(Name, seconds, the length of the chart in seconds from which on the unit is used)."""
 MOST_LETTERS = 300
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """How a kind of span is drawn: told apart by height and hatch as well."""
+    """How a kind of span is drawn: kinds also differ by height and hatch."""
 
     name: str
     colour: str
@@ -54,11 +55,11 @@ KINDS = {
     "train": TRAIN, "sync": SYNC, "late": LATE, "failed": LATE, "paused": PAUSED, "gone": GONE,
     **{name: AVERAGE for name, phase in PHASES.items() if phase.exchanges},
 }  # fmt: skip
-"""By phase. A peer that is idle leaves its lane empty."""
+"""The kind of each phase. A peer that is idle has an empty lane."""
 
 
 def draw_lanes(swarm: SwarmState, labels: Mapping[str, str]) -> tuple[Figure, str] | None:
-    """The chart and its caption; None if no peer said what it did."""
+    """The chart and its caption; None if no peer reported what it did."""
     views = [view for view in swarm.peers.values() if any(span.phase in KINDS for span in view.spans)]
     if not views or swarm.started_t is None or swarm.last_t is None:
         return None
@@ -110,7 +111,7 @@ class _Time:
 
 
 def _time_of(views: Sequence[PeerView], began_t: float, last_t: float) -> _Time:
-    """Of a long run only the newest spans are known: the axis begins with the first of them."""
+    """The horizontal axis. For a long run only the newest spans are known, so it begins with the first of these."""
     first_t = min(view.spans[0].t for view in views)
     last_t = max(last_t, first_t + 1.0)
     unit, unit_s = next((name, size_s) for name, size_s, from_s in UNITS if last_t - first_t >= from_s)
@@ -129,7 +130,8 @@ def _draw_lane(axes: Axes, row: int, view: PeerView, time: _Time, least_s: float
 
 
 def _bars(view: PeerView, ended_t: float, least_s: float) -> Iterator[tuple[Kind, float, float]]:
-    """(Kind, start, end), one after the other; neighbours of a kind are one, and so are those too short to be seen."""
+    """(Kind, start, end) of the bars, in order. Neighbours of one kind are merged, and so are spans too short to be
+    seen."""
     starts: list[tuple[float, Kind | None]] = []
     for span in view.spans:
         kind = KINDS.get(span.phase)
@@ -152,6 +154,7 @@ def _draw_letters(axes: Axes, swarm: SwarmState, rows: Mapping[str, int], time: 
 
 
 def shorten(label: str) -> str:
-    """The label for a chart. A legend leaves out what begins with an underscore, so a space comes first."""
+    """The label, shortened for a chart. A legend leaves out labels that begin with an underscore, so a space is put
+    before it."""
     short = label if len(label) <= SHORT else f"{label[: SHORT - 1]}…"
     return f" {short}" if short.startswith("_") else short

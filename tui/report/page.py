@@ -19,7 +19,7 @@ from tui.text.units import format_elapsed, format_percent
 
 
 def make_page(swarm: SwarmState, charts: Iterable[ReportFigure]) -> str:
-    """The page as text; whatever a peer wrote is escaped in it."""
+    """The page as text; everything that a peer wrote is escaped."""
     labels, codes = labels_of(swarm), {penalty.code for penalty in swarm.penalty_log}
 
     def since_start(t: float) -> str:

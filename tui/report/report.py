@@ -15,10 +15,10 @@ from tui.text.units import count
 
 
 def write_report(source: Path, to: Path) -> str:
-    """Write the page of the run in `source` to the file `to`; what was done, in a sentence.
+    """Write the page for the run in `source` to the file `to`. Returns a sentence about it.
 
-    `source` is an event file, the folder of a peer, or a folder of those. The same events give the same bytes.
-    Raises BadInput if there are none in it, or `to` cannot be written.
+    `source` is an event file, the folder of a peer, or a folder of such folders. The same events give the same bytes.
+    Raises BadInput if there are no events, or `to` cannot be written.
     """
     if to.exists() and source.exists() and to.samefile(source):
         raise BadInput(f"--to {to} is the file that is read; name another")
@@ -33,5 +33,5 @@ def write_report(source: Path, to: Path) -> str:
 
 
 def default_target(source: Path) -> Path:
-    """Where the page of `source` goes unless somebody says: into its folder, or beside its file."""
+    """The default path for the page of `source`: in its folder, or next to its file."""
     return source / "report.html" if source.is_dir() else source.with_suffix(".html")

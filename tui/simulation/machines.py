@@ -28,8 +28,8 @@ from tui.swarm.snapshot import SwarmState as Seen
 
 
 def peers_of(text: str, spec: RunSpec, machine: Machine) -> PeerSet:
-    """What `--peers` means: so many like `machine`, those of a file, those that a peer of a run knows, or as many as
-    found the run. Raises BadInput."""
+    """The peers that `--peers` describes: a number of peers like `machine`, those in a file, those that a peer of a
+    run knows, or by default as many as found the run. Raises BadInput."""
     if text and not re.fullmatch(r"-?[0-9]{1,18}", text):
         path = Path(text)
         return _seen_from(path, spec, machine) if path.is_dir() else read_peers(path, most=MAX_MEMBERS)
@@ -39,8 +39,8 @@ def peers_of(text: str, spec: RunSpec, machine: Machine) -> PeerSet:
 
 
 def _seen_from(directory: Path, spec: RunSpec, otherwise: Machine) -> PeerSet:
-    """The peers of a run as one of them knows them: what they say of their speeds, lines and memory, and the round
-    trips that they measured. What nobody says of a peer is as of `otherwise`."""
+    """The peers of a run as one of them knows them: the speeds, lines and memory that they state, and the round
+    trips that they measured. Values that nobody states are those of `otherwise`."""
     if not event_files(directory):
         raise BadInput(
             f"{directory} holds no events; name the folder of a peer, a file of [[peer]] tables, or a number"
@@ -66,7 +66,7 @@ def _seen_from(directory: Path, spec: RunSpec, otherwise: Machine) -> PeerSet:
 
 
 def _tokens_as_dear(directory: Path, spec: RunSpec) -> int:
-    """How many tokens of the run in a peer's folder take as many operations as an inner step of `spec`."""
+    """The number of tokens of the run in a peer's folder that need as many operations as an inner step of `spec`."""
     path, tokens = directory / "spec.toml", step_tokens(spec)
     theirs = load(str(path)) if path.is_file() else spec
     if theirs.model == spec.model:
@@ -76,6 +76,6 @@ def _tokens_as_dear(directory: Path, spec: RunSpec) -> int:
 
 
 def _memory_gb(view: PeerView) -> float:
-    """Of its GPU: as measured in the lines of whoever reports, as others say of themselves; 0: not known."""
+    """The memory of its GPU: measured for a reporting peer, as stated by others; 0: not known."""
     figures = view.device_figures if view.reports else None
     return (figures.vram_bytes or 0) / 1e9 if figures is not None else view.device_gb

@@ -18,30 +18,30 @@ from tui.text.units import count
 
 @dataclass(frozen=True, kw_only=True)
 class ModelCopies:
-    """One way to hold the model, of all peers together for whom it is a way."""
+    """One way to hold the model, for all peers that can use it."""
 
     words: str
     peers: int
     tokens_per_s: float
-    """While they train; a round's talk costs all ways alike."""
+    """The speed while they train; the communication of a round costs the same for all ways."""
     homes: int = 1
-    """That hold a copy together."""
+    """The number of homes that hold one copy together."""
     pipelines: tuple[tuple[str, ...], ...] = ()
-    """Of clusters: names, stage by stage, the lead's first."""
+    """For clusters: the names of the homes, stage by stage, the lead first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CopyOptions:
-    """Of peers of whom some do not hold the model."""
+    """The options for peers of which some cannot hold the model."""
 
     whole: ModelCopies
-    """Those that do."""
+    """The peers that can hold the whole model."""
     others: tuple[ModelCopies, ...]
-    """What the rest could do, the fastest first."""
+    """The ways for the other peers, the fastest first."""
 
 
 def options_of(question: PlanningProblem) -> CopyOptions:
-    """By forecasts; of clusters with the layout of `peer.planning.placement`."""
+    """The options by forecasts; clusters are laid out by `peer.planning.placement`."""
     spec = question.spec
     whole = spec.inner.sequences * spec.inner.accumulation
     least = replace(strategy_of(spec), sequences=1, accumulation=whole)
@@ -62,7 +62,7 @@ def options_of(question: PlanningProblem) -> CopyOptions:
 
 
 def _flops(question: PlanningProblem, peers: list[int]) -> list[float]:
-    """What training reaches on one device of each."""
+    """The FLOP/s that training reaches on one device of each peer."""
     spec, alone = question.spec, on_one_device(question.swarm)
     step = step_tokens(spec) * question.shape.flops_per_token(spec.model.context)
     return [
@@ -84,7 +84,7 @@ def _from_main_memory(question: PlanningProblem, peers: list[int]) -> ModelCopie
 
 
 def _clusters(question: PlanningProblem, peers: list[int]) -> ModelCopies | None:
-    """Of as few homes as have room, as many clusters as are fastest together."""
+    """Clusters of the smallest number of homes that can hold the model; as many clusters as are fastest in total."""
     spec, shape, swarm = question.spec, question.shape, on_one_device(question.swarm)
     if not has_head(shape):
         return None

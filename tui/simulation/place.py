@@ -31,7 +31,7 @@ from tui.simulation.plan_page import as_short, assumptions, page
 from tui.text.units import EVERY_S, count
 
 UNKNOWN = float("inf")
-"""Memory of a peer that did not say: nothing is refused for it."""
+"""The memory of a peer that states none: it is never too small."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,12 +42,12 @@ class Placed:
     work: StageWorkload
     placement: Placement
     between_s: tuple[float, float]
-    """Nine in ten steps take so long."""
+    """Nine in ten steps last between these seconds."""
 
 
 def find(asked: PlaceOptions, tell: OnProgress | None = None) -> Placed:
-    """Search. `tell` hears how many layouts were looked at. Raises BadInput for peers, stages and memory that do not
-    fit together."""
+    """Search for a layout. `tell` is called with the number of layouts considered so far. Raises BadInput if peers,
+    stages and memory do not fit together."""
     spec = asked.choose()
     shape = shape_of(spec, asked.parameters)
     swarm = _spread_over(asked) if asked.preset else peers_of(asked.peers, spec, asked.machine)
@@ -67,7 +67,7 @@ def find(asked: PlaceOptions, tell: OnProgress | None = None) -> Placed:
 
 
 def _stages(asked: int, spec: RunSpec, shape: ModelShape, memory_bytes: list[float]) -> int:
-    """As asked for; else the fewest of which one fits into so many peers."""
+    """The number of stages: as asked for, or the smallest for which a stage fits on enough peers."""
     most = min(shape.blocks, len(memory_bytes))
     if asked:
         if not 1 <= asked <= shape.blocks:
@@ -84,7 +84,7 @@ def _stages(asked: int, spec: RunSpec, shape: ModelShape, memory_bytes: list[flo
 
 
 def _spread_over(asked: PlaceOptions) -> PeerSet:
-    """Raises BadInput for a network that nobody knows, and for peers that are no number."""
+    """The peers in the regions of a preset. Raises BadInput for an unknown network, and if `peers` is not a number."""
     regions = preset(asked.preset)
     if asked.peers and not asked.peers.isdecimal():
         raise BadInput(f"--preset {asked.preset} has lines of its own; with it --peers is a number, not {asked.peers}")
@@ -97,14 +97,14 @@ def _spread_over(asked: PlaceOptions) -> PeerSet:
 
 
 class Searching:
-    """Says every few seconds that a search goes on. `say` takes a line, `clock` gives seconds."""
+    """Reports every few seconds that a search continues. `say` prints a line, `clock` returns seconds."""
 
     def __init__(self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._say, self._clock = say, clock
         self._said_s, self._before, self._seen = clock(), 0, 0
 
     def tell(self, layouts: int) -> None:
-        """So many layouts were looked at; a smaller number than before is that of another search."""
+        """Note the number of layouts considered; a smaller number than before belongs to another search."""
         if layouts < self._seen:
             self._before += self._seen
         self._seen = layouts
@@ -134,7 +134,7 @@ def describe(found: Placed) -> str:
 
 
 def _set_up(found: Placed) -> list[str]:
-    """Who does what, so that pipelines become clusters of a run."""
+    """The lines that say how pipelines become clusters of a run."""
     layout, stages = found.placement, found.work.stages
     if stages == 1:
         return []
@@ -157,7 +157,7 @@ def _set_up(found: Placed) -> list[str]:
 
 
 def to_json(found: Placed) -> str:
-    """One object: the pipelines by name, what a step of them costs, and what bounds that."""
+    """One JSON object: the pipelines by name, the cost of a step, and what limits it."""
     layout = found.placement
     table = {
         "run": found.spec.run.name, "parameters": found.shape.parameters, "work": asdict(found.work),

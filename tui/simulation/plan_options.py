@@ -28,7 +28,7 @@ Speed = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class PeersOptions:
-    """A spec, and the peers of whom it is asked what they make of it."""
+    """A spec, and the peers for which it is planned."""
 
     spec: Spec
     sets: Sets = ()
@@ -43,12 +43,12 @@ class PeersOptions:
     parameters: Annotated[int, Option("plan for a model of N parameters instead of the spec's", "N")] = 0
 
     def choose(self) -> RunSpec:
-        """Raises BadSpec, BadInput."""
+        """The spec. Raises BadSpec, BadInput."""
         return choose_spec(self.spec, sets=self.sets, drafts=True)
 
     @property
     def machine(self) -> Machine:
-        """What every peer is, where they are only counted. Raises BadInput."""
+        """The machine of every peer, if only their number is given. Raises BadInput."""
         from peer.planning.plan.peer_set import Machine
 
         return Machine(
@@ -72,7 +72,7 @@ class PlanOptions(PeersOptions):
 @dataclass(frozen=True, kw_only=True)
 class PlaceOptions(PeersOptions):
     preset: Preset = ""
-    """As many peers as it has, or as a group holds, if nobody says how many."""
+    """If no number of peers is given, the preset's number is used, at most as many as a group holds."""
     stages: Annotated[int, Option("cut the model into K stages (default: as few as memory allows)", "K")] = 0
     pipelines: Annotated[int, Option("use M copies of the model (default: as many as are fastest together)", "M")] = 0
     seed: Seed = 0
@@ -80,7 +80,7 @@ class PlaceOptions(PeersOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class SwarmOptions:
-    """Which run is simulated, on which peers."""
+    """The run to simulate, and its peers."""
 
     spec: Annotated[str, Argument("a TOML file or a name", "SPEC")] = "tiny"
     sets: Sets = ()
@@ -93,7 +93,7 @@ class SwarmOptions:
         float, Option("seconds that an inner step takes (default: on a typical home GPU)", "S", within=(0, 1e6))
     ] = 0.0
     spread: Annotated[float, Option("spread of the speed of a peer, as a share of it", "X", within=(0, 2))] = 0.05
-    """Of 2: seven times as fast in one round as in another."""
+    """With 2, a peer is typically seven times as fast in one round as in another."""
     upload: Speed = 0.0
     download: Speed = 0.0
     churn: Annotated[

@@ -16,12 +16,12 @@ from tui.simulation.planner import NoPlan, PlanAnswer
 from tui.text.units import count
 
 SHOWN = 5
-"""Strategies in the table."""
+"""The number of strategies in the table."""
 PEERS_SHOWN = 12
 WIDTH = 80
 TOO_LARGE = "= does not fit (the spec as it stands): some peer has too little memory for it"
 LATE = 0.1
-"""Share of a round's steps that an average may come later before the report says that this was hardly measured."""
+"""The share of a round's steps from which on a delayed average is reported as hardly measured."""
 
 
 def describe(found: PlanAnswer) -> str:
@@ -42,12 +42,12 @@ def _head(found: PlanAnswer) -> list[str]:
 
 
 def assumptions(swarm: PeerSet) -> list[str]:
-    """What nobody measured or said, as lines."""
+    """The values that nobody measured or stated, one line each."""
     return [f"assumed for {text}" for text in swarm.assumed]
 
 
 def _table(found: PlanAnswer) -> list[str]:
-    """A line per strategy, the best first, and one for the spec as it stands."""
+    """One line per strategy, the best first, and one for the unchanged spec."""
     titles = (
         f"{'':2}{'H':>5} {'overlap':<10}{'frag':>4} {'codec':<8}{'micro':>7}{'round':>9}{'exposed':>8}{'GB/month':>9}"
     )
@@ -62,7 +62,7 @@ def _table(found: PlanAnswer) -> list[str]:
 
 
 def _is_now(found: PlanAnswer, ranked: RankedStrategy) -> bool:
-    """Whether that is the spec as it stands."""
+    """Whether this strategy is that of the unchanged spec."""
     return ranked.strategy == found.now.strategy
 
 
@@ -102,7 +102,7 @@ def _phases(cost: RoundCost) -> str:
 
 
 def _caveats(found: PlanAnswer) -> list[str]:
-    """What of the best strategy, or of its spec, nobody would expect."""
+    """The surprising facts about the best strategy, or about its spec."""
     cost, chosen, before, after = found.best.cost, found.best.strategy, found.question.spec.run, found.spec.run
     lines = []
     if cost.uncounted_s:
@@ -124,7 +124,7 @@ def _caveats(found: PlanAnswer) -> list[str]:
 
 
 def _about_cuts(found: PlanAnswer) -> list[str]:
-    """Of micro-batches, where steps were measured with those of the spec alone."""
+    """A line on micro-batches, if steps were measured only with those of the spec."""
     inner, chosen = found.question.spec.inner, found.best.strategy
     measured = any(machine.step_s for machine in found.question.swarm.machines)
     if not measured or inner.sequences * inner.accumulation == 1:
@@ -147,7 +147,7 @@ def _traffic(found: PlanAnswer) -> list[str]:
 
 
 def _peers(found: PlanAnswer) -> list[str]:
-    """What each peer has to do with it; of many alike only the first."""
+    """The work of each peer; of several alike only the first is listed."""
     question, cost, chosen = found.question, found.best.cost, found.best.strategy
     lines, seen = [], set[Machine]()
     for at, machine in enumerate(question.swarm.machines):
@@ -169,11 +169,11 @@ def _peers(found: PlanAnswer) -> list[str]:
 # ---- a model that some peers do not hold ----
 
 THERE = (0.95, 0.8)
-"""Shares of the time that a home may be there, for which it is said what becomes of a cluster."""
+"""Shares of the time that a home may be present, for which the effect on a cluster is shown."""
 
 
 def describe_options(found: NoPlan) -> str:
-    """A page of at most 80 columns: what each way makes, the best of those that are left marked."""
+    """A page of at most 80 columns: what each way achieves, with a mark at the best one of the others."""
     question, options = found.question, found.options
     lines = [
         f"{question.spec.run.name}: {as_short(question.shape.parameters)} parameters, "
@@ -192,7 +192,7 @@ def describe_options(found: NoPlan) -> str:
 
 
 def _there(homes: int) -> str:
-    """What becomes of a cluster whose homes come and go by themselves."""
+    """The effect on a cluster of homes that come and go independently."""
     shares = ", ".join(f"{share**homes:.0%} for {share:.0%}" for share in THERE)
     return (
         f"a cluster of {homes} homes trains while all of them are there: if each is a share p of the time, "
@@ -209,7 +209,7 @@ def _way(mark: str, ways: ModelCopies) -> str:
 
 
 def as_short(number: float) -> str:
-    """870 k, 1.1 B."""
+    """A number with three digits and a unit: 870 k, 1.1 B."""
     for limit, unit in ((1e9, " B"), (1e6, " M"), (1e3, " k")):
         if number >= limit:
             return f"{number / limit:.3g}{unit}"
@@ -217,7 +217,7 @@ def as_short(number: float) -> str:
 
 
 def page(lines: Iterable[str]) -> str:
-    """At most 80 columns: a line that is longer goes on below itself."""
+    """Lines of at most 80 columns; longer lines are wrapped."""
     return "\n".join(
         textwrap.fill(line, WIDTH, subsequent_indent=" " * (len(line) - len(line.lstrip()) + 2)) for line in lines
     )

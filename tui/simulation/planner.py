@@ -34,9 +34,9 @@ class PlanAnswer:
     question: PlanningProblem
     choice: SearchOutcome
     now: RankedStrategy
-    """The spec as it stands."""
+    """The strategy of the unchanged spec."""
     spec: RunSpec
-    """With what was chosen."""
+    """The spec with the best strategy."""
 
     @property
     def best(self) -> RankedStrategy:
@@ -45,7 +45,7 @@ class PlanAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class NoPlan:
-    """Some peer does not hold the model."""
+    """No plan was found: some peer cannot hold the model."""
 
     question: PlanningProblem
     why: NothingFits
@@ -53,7 +53,7 @@ class NoPlan:
 
 
 def answer(plan: PlanOptions) -> PlanAnswer | NoPlan:
-    """Search. Raises BadInput for peers and models that do not fit together."""
+    """Search for the best strategy. Raises BadInput for peers and models that do not fit together."""
     spec = plan.choose()
     shape = shape_of(spec, plan.parameters)
     _refuse_parts(shape, spec)
@@ -73,7 +73,7 @@ def answer(plan: PlanOptions) -> PlanAnswer | NoPlan:
 
 
 def _refuse_parts(shape: ModelShape, spec: RunSpec) -> None:
-    """The protocol moves no more parts than that."""
+    """Raises BadInput for more parts than the protocol allows."""
     parts = sum(-(-size // spec.codec.part_elements) for size in shape.layers)
     if parts > MAX_PARTS:
         raise BadInput(
@@ -83,7 +83,7 @@ def _refuse_parts(shape: ModelShape, spec: RunSpec) -> None:
 
 
 def _measured(plan: PlanOptions, spec: RunSpec, shape: ModelShape) -> tuple[Coefficients, Machine]:
-    """(coefficients, what every peer is), from what was measured on this machine if anything was."""
+    """Returns (coefficients, the machine of every peer), from measurements on this machine if there are any."""
     if plan.measured is None:
         return shipped(), plan.machine
     if not plan.measured.exists():
@@ -100,9 +100,9 @@ def _measured(plan: PlanOptions, spec: RunSpec, shape: ModelShape) -> tuple[Coef
 
 
 def chosen_spec(question: PlanningProblem, best: RankedStrategy) -> RunSpec:
-    """The spec that a strategy means, with deadlines that its rounds can keep.
+    """The spec for a strategy, with deadlines that its rounds can keep.
 
-    No more peers found it than there are, and who streams makes no more steps than count.
+    It has at most as many founders as there are peers, and with streaming at most as many delayed steps as count.
     """
     cost = best.cost
     spec = with_strategy(question.spec, best.strategy)
@@ -117,7 +117,7 @@ def chosen_spec(question: PlanningProblem, best: RankedStrategy) -> RunSpec:
 
 
 def to_json(found: PlanAnswer) -> str:
-    """One object: strategies in order with all that was predicted, the spec as it stands, and what was assumed."""
+    """One JSON object: the strategies in order with all predictions, the unchanged spec, and the assumptions."""
     question = found.question
     table = {
         "run": question.spec.run.name, "parameters": question.shape.parameters,
@@ -136,7 +136,7 @@ def to_json(found: PlanAnswer) -> str:
 
 
 def options_to_json(found: NoPlan) -> str:
-    """One object: what peers could make of a model that some of them do not hold."""
+    """One JSON object: what peers could do with a model that some of them cannot hold."""
     return json.dumps({"why": str(found.why), "options": asdict(found.options)})
 
 
@@ -149,7 +149,7 @@ def _json_of(ranked: RankedStrategy) -> dict[str, object]:
 
 
 def write(found: PlanAnswer, to: Path) -> str:
-    """Write the spec that `bootstrap` takes; what was done, in a sentence. Raises BadInput."""
+    """Write the spec for `bootstrap`. Returns a sentence about it. Raises BadInput."""
     planned = f"# Planned by homefires for {count(len(found.question.swarm), 'peer')}: {found.best.strategy.words()}.\n"
     with writing(to, "--write"), to.open("x", encoding="utf-8") as file:
         file.write(planned + dump(found.spec))

@@ -26,11 +26,11 @@ from tui.spec_choice import choose_spec
 from tui.text.units import count
 
 USUAL_ROUNDS = 20
-"""Of a run without an end."""
+"""The number of rounds for a run without an end."""
 
 
 def run_simulate(asked: SimulateOptions) -> Summary:
-    """Simulate, and write events if somebody wants them. Raises BadInput."""
+    """Simulate, and write the events if a file was given. Raises BadInput."""
     wanted = scenario_options(asked)
     with ExitStack() as stack:
         file = stack.enter_context(_open(asked, asked.events)) if asked.events else None
@@ -45,9 +45,9 @@ def run_simulate(asked: SimulateOptions) -> Summary:
 
 @contextmanager
 def _rarely_collected() -> Iterator[None]:
-    """Have cycles looked for a hundredth as often.
+    """Collect cyclic garbage a hundredth as often.
 
-    A simulation leaves few, and holds so much that looking for them took a twentieth of its time.
+    A simulation leaves few cycles, and holds so many objects that searching for them took a twentieth of its time.
     """
     usual = gc.get_threshold()
     gc.set_threshold(100 * usual[0], *usual[1:])
@@ -66,7 +66,7 @@ def _open(asked: SwarmOptions, path: Path) -> TextIO:
 
 
 def scenario_options(asked: SwarmOptions) -> ScenarioOptions:
-    """What the simulator takes. Raises BadInput."""
+    """The options of the simulator. Raises BadInput."""
     spec = choose_spec(asked.spec, sets=asked.sets)
     rounds = (spec.run.rounds or USUAL_ROUNDS) if asked.rounds is None else asked.rounds
     peers, declared = _peers(asked.peers)

@@ -12,13 +12,14 @@ from tui.swarm.reducer import apply_all
 from tui.swarm.snapshot import SwarmState
 
 SLICE = 500
-"""Events that one `advance` takes in at most."""
+"""The maximal number of events that one `advance` processes."""
 STOP_S = 5.0
-"""A child that watches has nothing to finish."""
+"""The time in which a watching child must end; it has nothing to finish."""
 
 
 class ChildSource:
-    """Starts `argv` at once: the kernel ends a child with the *thread* that started it. Its stderr goes to `log`."""
+    """The events of a child process, which is started at once: the kernel ends a child with the *thread* that
+    started it. Its stderr goes to `log`."""
 
     me = ""
     control: PeerCommands | None = None
@@ -34,15 +35,15 @@ class ChildSource:
         self._is_started = False
 
     def wait_until_started(self) -> None:
-        """Until the child has found the run, or has ended; it gives up by itself."""
+        """Wait until the child has found the run or has ended. It gives up by itself."""
         while not self._is_started and not self.ended:
             self._take(timeout_s=1.0)
 
     def open(self) -> None:
-        """Nothing is waited for: what comes is shown as it comes."""
+        """Does nothing: events are shown as they arrive."""
 
     def advance(self, now_s: float) -> SwarmState:
-        """All that the child has printed so far; lines that are no events are counted as skipped."""
+        """The swarm with everything that the child has printed so far; lines that are not events count as skipped."""
         for _ in range(SLICE):
             if not self._take(timeout_s=0.0):
                 break
@@ -66,5 +67,5 @@ class ChildSource:
         return now_s
 
     def close(self) -> None:
-        """End the child. Bounded: it is killed after `STOP_S`."""
+        """End the child. It is killed after `STOP_S`."""
         self._children.stop(grace_s=STOP_S)

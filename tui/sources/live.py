@@ -14,14 +14,15 @@ from tui.swarm.reducer import apply_all, freeze, lose
 from tui.swarm.snapshot import PeerView, SwarmState
 
 SLICE = 250
-"""Lines that one `advance` takes in at most: it must not keep a screen waiting."""
+"""The maximal number of lines that one `advance` processes, so that the screen does not have to wait."""
 BACKLOG_SLICE = 5000
 LOCK_EVERY_S = 1.0
-"""Whether the peer is still there is looked at this often."""
+"""The interval between two looks at whether the peer is still there."""
 
 
 class LiveSource:
-    """A peer's run directory, the folder of a demo, or one file with lines of several. A single peer takes commands."""
+    """The events of a peer's run directory, of a demo's folder, or of a single file with several peers. A single
+    peer accepts commands."""
 
     playback = None
 
@@ -42,7 +43,7 @@ class LiveSource:
         self._swarm = SwarmState()
         self._looked_s = float("-inf")
         self._frozen: dict[str, int] = {}
-        """The processes of those that stand still, by peer."""
+        """The process of each peer that was stopped by a signal."""
 
     @property
     def title(self) -> str:
@@ -51,12 +52,12 @@ class LiveSource:
         return f"peer {self._swarm.label(self.me)} {self._title}" if self.me else f"peer {self._title}"
 
     def open(self) -> None:
-        """Take in all that is there. Raises BadInput for a file that cannot be read."""
+        """Read everything that is there. Raises BadInput for a file that cannot be read."""
         while self._take(BACKLOG_SLICE):
             pass
 
     def advance(self, now_s: float) -> SwarmState:
-        """The swarm with what was written until now, but for a long backlog, of which each call takes a part."""
+        """The swarm with everything written until now. A long backlog is processed in parts, one per call."""
         caught_up = not self._take(SLICE)
         if caught_up and abs(now_s - self._looked_s) >= LOCK_EVERY_S:
             self._looked_s = now_s
@@ -71,7 +72,7 @@ class LiveSource:
             tail.close()
 
     def _take(self, limit: int) -> bool:
-        """Fold what came; whether there may be more."""
+        """Process new lines. Returns whether there may be more."""
         try:
             batches = [tail.take(limit) for tail in self._tails]
         except OSError as error:
@@ -86,7 +87,7 @@ class LiveSource:
         return any(len(batch) == limit for batch in batches)
 
     def _look_after_peers(self, now_s: float) -> None:
-        """Say so when a peer is gone without a word, and when nothing more will come."""
+        """Report peers that ended without a word, and note when no more events will come."""
         if self._silent() and self._take(SLICE):
             return  # what it wrote just before it let go of its lock comes first
         silent = self._silent()
@@ -104,7 +105,7 @@ class LiveSource:
             self.ended = "every peer has stopped"
 
     def _silent(self) -> list[PeerView]:
-        """Peers that did not say that they stop, and do not hold the lock of their directory."""
+        """Peers that did not report their end, and do not hold the lock of their directory."""
         return [view for view in self._swarm.reporting if not view.stopped and not self._is_there(view)]
 
     def _is_there(self, view: PeerView) -> bool:

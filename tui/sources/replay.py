@@ -14,16 +14,17 @@ from tui.swarm.reducer import apply_all
 from tui.swarm.snapshot import SwarmState
 
 EVERY = 2500
-"""A snapshot is kept after so many events: a jump folds no more than these."""
+"""The interval of snapshots in events: a jump has to process no more than these."""
 SLICE = 500
-"""Events that one `advance` takes in at most; at a high speed the playhead waits for them."""
+"""The maximal number of events that one `advance` processes; at a high speed the playhead waits for them."""
 SLOWEST, FASTEST = 0.25, 64.0
 
 
 class RecordingSource:
-    """All lines of a file, or of a run directory or a folder of them, by time; the playhead begins at the end.
+    """All lines of a file, of a run directory or of a folder of them, sorted by time. The playhead starts at the
+    end.
 
-    With `plays` it begins at the beginning, and plays.
+    With `plays` it starts at the beginning, and plays.
     """
 
     me = ""
@@ -34,16 +35,16 @@ class RecordingSource:
         self.title = f"recording {path.name or path}"
         self.playing = False
         self.speed = 1.0
-        """Seconds of the recording per second."""
+        """Seconds of the recording per real second."""
         self.position = 0
         self._lines: list[EventLine] = []
         self._times: list[float] = []
         self._snapshots = [SwarmState()]
-        """After 0, EVERY, 2 EVERY … events."""
+        """The states after 0, EVERY, 2 EVERY … events."""
         self._swarm = SwarmState()
         self._playhead_t = 0.0
         self._now_s: float | None = None
-        """When the playhead was moved last; None while it stands."""
+        """The time at which the playhead was last moved; None while it stands."""
 
     @property
     def playback(self) -> Self:
@@ -90,7 +91,7 @@ class RecordingSource:
             self.toggle()
 
     def advance(self, now_s: float) -> SwarmState:
-        """The swarm at the playhead, which moves on with the clock while it plays."""
+        """The swarm at the playhead, which moves with the clock while it plays."""
         if not self.playing:
             return self._swarm
         if self._now_s is not None:
@@ -125,12 +126,12 @@ class RecordingSource:
         self.playing = True
 
     def step(self, events: int) -> None:
-        """Pause, and go so many events on, or back if negative."""
+        """Pause, and go forward by this number of events, or back if it is negative."""
         self._pause()
         self.seek(self.position + events)
 
     def seek(self, position: int) -> None:
-        """Go to after so many events, at most to either end."""
+        """Go to the position after this number of events, at most to either end."""
         position = min(max(0, position), self.count)
         nearest = min(position // EVERY, len(self._snapshots) - 1)
         swarm, begins = self._snapshots[nearest], nearest * EVERY
@@ -155,7 +156,7 @@ class RecordingSource:
 
 
 def _find_files(path: Path) -> list[Path]:
-    """The files behind a name. Raises BadInput if there is no such thing."""
+    """The event files for a path. Raises BadInput if there are none."""
     if not path.exists():
         raise BadInput(f"{path} does not exist; name a file of event lines or a peer's folder")
     if not path.is_dir():

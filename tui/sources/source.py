@@ -16,23 +16,22 @@ class PeerCommands(Protocol):
 
     @property
     def takes(self) -> frozenset[str]:
-        """The commands that it does not always refuse."""
+        """The commands that the peer does not always refuse."""
 
     def request(self, cmd: str, **fields: Any) -> Reply:
-        """Send `status`, `pause`, `resume`, `finish`, `leave`, `snooze` or `set` and wait for the answer.
+        """Send `status`, `pause`, `resume`, `finish`, `leave`, `snooze` or `set`, and wait for the answer.
 
-        `snooze` has `minutes`, `set` has `values` (by name of a setting).
-
-        Blocks until a time-out: call it in a thread. A peer that is not there is a reply that is not ok.
+        `snooze` has `minutes`, `set` has `values` (by name of a setting). This blocks until a time-out, so it must be
+        called in a thread. If the peer is not there, the reply is not ok.
         """
 
 
 class EventSource(Protocol):
-    """Where event lines come from, folded."""
+    """A source of event lines, reduced to a swarm."""
 
     @property
     def title(self) -> str:
-        """What is watched, in words: `peer alice in DIR`, `recording demo.jsonl`."""
+        """The source in words: `peer alice in DIR`, `recording demo.jsonl`."""
 
     @property
     def me(self) -> str:
@@ -40,24 +39,24 @@ class EventSource(Protocol):
 
     @property
     def control(self) -> PeerCommands | None:
-        """None if nothing can be commanded."""
+        """The peer's control socket; None if no commands can be given."""
 
     @property
     def playback(self) -> RecordingSource | None:
-        """What moves its playhead; None if it is live."""
+        """Moves the playhead of a recording; None for a live source."""
 
     @property
     def ended(self) -> str:
-        """Empty while it goes on, or why nothing more will come."""
+        """Why no more events will come; empty while it goes on."""
 
     def open(self) -> None:
-        """Begin. May block (a big file is read): call it in a thread. Raises BadInput."""
+        """Start reading. May block for a big file, so it must be called in a thread. Raises BadInput."""
 
     def advance(self, now_s: float) -> SwarmState:
-        """The swarm with all that has come until now (Unix time); cheap, never blocks."""
+        """The swarm with everything that has arrived until now (Unix time). It is cheap and never blocks."""
 
     def time(self, now_s: float) -> float:
-        """The time (Unix seconds) that screens show: now, or where the playhead is."""
+        """The time (Unix seconds) that screens show: now, or the time of the playhead."""
 
     def close(self) -> None:
-        """Let go of files and processes."""
+        """Release files and processes."""

@@ -12,7 +12,7 @@ from tui.swarm.snapshot import CommittedAnchor, LogEntry, PeerView, PenaltyRecor
 from tui.swarm.timeline import PEER_POINTS, add_point
 
 MAX_PEERS = 1024
-"""Of those that are known only by hearsay, the ones that were silent longest are forgotten beyond this."""
+"""Beyond this number, peers that do not report themselves are forgotten, the longest silent first."""
 MAX_ENTRIES = 2000
 MAX_ENTRY_TEXT = 500
 MAX_PENALTIES = 1024
@@ -31,7 +31,7 @@ def copy_peer(view: PeerView) -> PeerView:
 
 
 class SnapshotBuilder:
-    """A `SwarmState` that changes. `peers` holds those that were not touched as they were."""
+    """A `SwarmState` that can be changed. `peers` contains unchanged peers without copying them."""
 
     def __init__(self, swarm: SwarmState) -> None:
         self._before = swarm
@@ -55,7 +55,7 @@ class SnapshotBuilder:
         self._commits: dict[tuple[int, str, str], CommittedAnchor] = {}
 
     def peer(self, peer: str) -> PeerView:
-        """A peer to be changed; a new one if nothing was known of it."""
+        """A peer that may be changed; a new one if it was not known."""
         if peer not in self._copied or peer not in self.peers:
             self.peers[peer] = copy_peer(self.peers.get(peer) or PeerView(peer=peer))
             self._copied.add(peer)
@@ -63,18 +63,18 @@ class SnapshotBuilder:
 
     @property
     def narrator(self) -> PeerView:
-        """Who tells of the swarm and is nobody in it; it has no id."""
+        """The narrator of the swarm, which is not a member and has no id."""
         if self._narrator is None or self._narrator is self._before.narrator:
             self._narrator = copy_peer(self._narrator or PeerView(peer=""))
         return self._narrator
 
     def commit(self, round: int, digest: str, state: str) -> CommittedAnchor:
-        """One object for what all peers say alike."""
+        """Returns one shared object for the same commit of all peers."""
         key = (round, digest, state)
         return self._commits.setdefault(key, CommittedAnchor(round=round, digest=digest, state=state))
 
     def tell(self, penalty: PenaltyRecord) -> PenaltyRecord:
-        """Add it to the log of penalties; returns the one that is there already if somebody has told it before."""
+        """Add a penalty to the log. If it was reported before, returns the penalty that is there already."""
         if self._told is None:
             self._told = {penalty_key(known): known for known in self.penalty_log}
         known = self._told.setdefault(penalty_key(penalty), penalty)
@@ -87,7 +87,7 @@ class SnapshotBuilder:
         self.entries.append(LogEntry(t=t, level=level, peer=peer, code=code, text=short))
 
     def plot(self, points: list[Point], t: float, round: int, value: float, limit: int = PEER_POINTS) -> None:
-        """One more point of a curve, at as many tokens as the run has by now."""
+        """Add a point to a curve, at the present number of the run's tokens."""
         add_point(points, Point(t=t, round=round, tokens=self.tokens, value=value), limit)
 
     def freeze(self) -> SwarmState:
@@ -108,11 +108,11 @@ class SnapshotBuilder:
         )  # fmt: skip
 
     def _evaluations(self) -> tuple[Point, ...]:
-        """By round: the first one, from which progress is measured, and the newest."""
+        """The held-out losses by round: the first one, from which progress is measured, and the newest."""
         points = tuple(self.evaluated[round] for round in sorted(self.evaluated))
         return points if len(points) <= MAX_LOSSES else (points[0], *points[1 - MAX_LOSSES :])
 
 
 def penalty_key(penalty: PenaltyRecord) -> tuple[str, str, str, int]:
-    """What makes a penalty one, however many peers tell it."""
+    """The key of a penalty, equal for all peers that report it."""
     return penalty.about, penalty.code, penalty.layer, penalty.until_round

@@ -16,7 +16,7 @@ from peer.schema.events import EventLine, read_line, read_raw_lines
 from tui.swarm.snapshot import USUAL_ROUNDS
 
 NEWEST_BYTES, NEWEST_ROUNDS = 1 << 18, 2 * USUAL_ROUNDS
-"""Of which every line is read: as much of each as there is."""
+"""The newest part of a file, of which every line is read: at least this size and this number of rounds."""
 LATEST = frozenset(
     {
         b"PeerStateChanged", b"RoundStarted", b"PhaseEntered", b"InnerProgressed", b"ReportReceived",
@@ -29,21 +29,22 @@ _ABOUT = {
     b"ReportReceived": re.compile(rb'"about":"([^"]*)".*"ready":(\w+).*"evaluated_round":(\d+)'),
     b"RoundTripsReported": re.compile(rb'"about":"([^"]*)"'),
 }
-"""Of whom they tell; and of a report what the last one does not say again: the loss of an anchor before."""
+"""The peer that a line is about; for a report also what the next report does not repeat: the loss of an earlier
+anchor."""
 _LEADERLESS = b'"coordinator":""'
-"""Such a phase leaves the coordinator what it was."""
+"""A phase of this kind does not change the coordinator."""
 _COMMITTED, _GIVEN, _UNCOUNTED, _ABSENT = b'"type":"RoundCommitted"', b'"given":', b'"given":{}', b'"ABSENT"'
 
 
 def decisive_lines(paths: Sequence[Path]) -> Iterator[EventLine | None]:
-    """Of these files, the oldest first, as `read_lines` gives them. Raises OSError."""
+    """The decisive lines of these files, the oldest file first, in the form of `read_lines`. Raises OSError."""
     raws = list(chain.from_iterable(map(read_raw_lines, paths)))
     dropped = _superseded(raws)
     return (read_line(raw) for number, raw in enumerate(raws) if number not in dropped)
 
 
 def _superseded(raws: Sequence[bytes]) -> set[int]:
-    """Which lines need not be read, by number; none of a log in which progress counts."""
+    """The numbers of the lines that need not be read; none for a log in which progress lines count."""
     dropped, newest = set[int](), _newest(raws)
     known, last = set[Kind](), dict[Kind, int]()
     for number, raw in enumerate(raws):
@@ -65,7 +66,7 @@ def _superseded(raws: Sequence[bytes]) -> set[int]:
 
 
 def _newest(raws: Sequence[bytes]) -> int:
-    """The first line from which on each is read."""
+    """The number of the first line from which on every line is read."""
     size, rounds, first = 0, 0, len(raws)
     while first and (size < NEWEST_BYTES or rounds < NEWEST_ROUNDS):
         first -= 1
@@ -75,7 +76,7 @@ def _newest(raws: Sequence[bytes]) -> int:
 
 
 def _kind(raw: bytes) -> Kind | None:
-    """What lines have in common of which the last one holds; None for one that counts by itself."""
+    """A key for lines of which only the last one matters; None for a line that counts by itself."""
     # Quotes within a text are escaped: these are the line's own.
     at = raw.find(_TYPE)
     end = raw.find(b'"', at + len(_TYPE))

@@ -12,7 +12,7 @@ from tui.text.units import count, format_elapsed, format_percent, format_seconds
 
 
 def why_words(swarm: SwarmState, peer: PeerView, now: float) -> str:
-    """Why a peer does what it does, in its own words or in those of who misses it."""
+    """Why a peer is in its state, in its own words, or that it has not been heard."""
     since_t = None if peer.stopped else figures.silent_since(swarm, peer, now)
     if since_t is None or figures.state(swarm, peer, now).name == "FINISHED":
         return peer.why
@@ -20,9 +20,10 @@ def why_words(swarm: SwarmState, peer: PeerView, now: float) -> str:
 
 
 def cost_words(swarm: SwarmState, penalty: PenaltyRecord) -> str:
-    """What it weighed in its round against its share of the tokens; empty if the round is not remembered.
+    """The weight of a penalised peer in its round, compared with its share of the tokens; empty if the round is not
+    remembered.
 
-    Where not every member's tokens counted, an equal share stands in for that of the tokens.
+    If not every member's tokens are counted, an equal share replaces the share of the tokens.
     """
     told = next((view for view in reversed(swarm.history) if view.round == penalty.imposed_in), None)
     if told is None or not told.weights:
@@ -42,12 +43,12 @@ def counts_as_words(peer: PeerView) -> str:
 
 
 def rounds_words(swarm: SwarmState) -> str:
-    """How many rounds are committed: 7 of 40 rounds, or 7 rounds in a run without end."""
+    """The number of committed rounds: 7 of 40 rounds, or 7 rounds in a run without end."""
     return f"{swarm.round} of {count(swarm.rounds, 'round')}" if swarm.rounds else count(swarm.round, "round")
 
 
 def left_words(seconds: float | None) -> str:
-    """about 12 min left; empty where nobody can say."""
+    """about 12 min left; empty if it is not known."""
     if not seconds:
         return ""
     return f"about {format_seconds(math.ceil(seconds)) if seconds < 120 else format_uptime(seconds)} left"
@@ -70,7 +71,7 @@ def round_words(swarm: SwarmState, told: Round, training_loss: float | None) -> 
 
 
 def loss_words(swarm: SwarmState, round: int) -> str:
-    """held-out loss 2.345 (talks 1.750 (-0.120), …); empty for an anchor that nobody measured."""
+    """held-out loss 2.345 (talks 1.750 (-0.120), …); empty for an anchor that was not measured."""
     loss = dict(swarm.losses).get(round)
     if loss is None:
         return ""
@@ -79,7 +80,7 @@ def loss_words(swarm: SwarmState, round: int) -> str:
 
 
 def agreement_words(swarm: SwarmState, labels: Mapping[str, str]) -> str:
-    """Whether all who report have the same bits; else the first round of which two say otherwise."""
+    """Whether all reporting peers have equal bits; otherwise the first round in which two differ."""
     found = figures.agreement(swarm)
     if found.differs is not None:
         first, other = (labels.get(peer, peer) for peer in found.between)

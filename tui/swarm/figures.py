@@ -18,13 +18,13 @@ from tui.swarm.snapshot import WEIGHT_ONE, PeerView, PenaltyRecord, Point, Round
 HASH_SHOWN = 8
 """Characters of the hash of a run that nobody names."""
 SILENT_S = 60.0
-"""Who is known by hearsay only, and was not heard of for longer than this and two rounds, is gone."""
+"""A peer that does not report itself, and was not heard for longer than this and two rounds, is gone."""
 
 # ---- what the run is ----
 
 
 def trains(swarm: SwarmState) -> str:
-    """What is trained on which texts, in the words of whoever tells it; empty where nobody does."""
+    """What is trained on which texts, in the words of a peer that reports it; empty if none does."""
     tellers = [*swarm.reporting, *([swarm.narrator] if swarm.narrator is not None else [])]
     return next((peer.trains for peer in tellers if peer.trains), "")
 
@@ -35,7 +35,7 @@ def run_name(swarm: SwarmState) -> str:
 
 
 def parameters(swarm: SwarmState) -> int | None:
-    """That are trained, as the peers that report say."""
+    """The number of trained parameters, as reported by peers."""
     return next((peer.parameters for peer in swarm.reporting if peer.parameters), None)
 
 
@@ -43,11 +43,11 @@ def parameters(swarm: SwarmState) -> int | None:
 
 
 def state(swarm: SwarmState, peer: PeerView, now: float) -> ShownState:
-    """What a peer does, as people are told it.
+    """The state of a peer as shown to people.
 
-    Its own word, but: who made all rounds has finished, and who stopped in good order has left; who is known by
-    hearsay only and was not heard of for long is gone; and who takes part under a penalty that lasts is LATE or, for
-    what was measured of its work, PENALISED.
+    In general this is the state that the peer reports. But a peer that stopped in order, or that does not report itself
+    and has been silent for long, has FINISHED if it made all rounds; otherwise it has LEFT if it said so, and is GONE
+    if not. A peer that takes part under a penalty in force is LATE, or, if its work was judged, PENALISED.
     """
     if (peer.stopped and peer.exit_code == 0) or (peer.state != "GONE" and silent_since(swarm, peer, now) is not None):
         has_finished = bool(swarm.rounds) and anchor(peer) >= swarm.rounds
@@ -60,9 +60,10 @@ def state(swarm: SwarmState, peer: PeerView, now: float) -> ShownState:
 
 
 def silent_since(swarm: SwarmState, peer: PeerView, now: float) -> float | None:
-    """Since when nothing is heard of who left without a word; None if it left with one, or is there.
+    """The time since which a peer that left without a word is silent; None if it said that it left, or is still
+    there.
 
-    Before the first round nobody has anything to say.
+    Before the first round no peer has anything to report.
     """
     if peer.reports or peer.state == "GONE" or peer.seen_t is None or not swarm.history:
         return None
@@ -70,27 +71,27 @@ def silent_since(swarm: SwarmState, peer: PeerView, now: float) -> float | None:
 
 
 def anchor(peer: PeerView) -> int:
-    """The newest round that it has committed."""
+    """The newest round that the peer has committed."""
     return peer.committed
 
 
 def in_round(peer: PeerView) -> int:
-    """The round that it works for: the one that leads to the next anchor."""
+    """The round that the peer works for: the one that leads to the next anchor."""
     return anchor(peer) + 1
 
 
 def order(peers: Iterable[PeerView], me: str = "") -> list[PeerView]:
-    """The volunteer's own peer, then the others by name, peer-2 before peer-10."""
+    """The volunteer's own peer, then the others by name, with peer-2 before peer-10."""
     return sorted(peers, key=lambda peer: (peer.peer != me, natural(peer.label), peer.peer))
 
 
 def by_urgency(swarm: SwarmState, now: float) -> list[PeerView]:
-    """Those that need a look first; alike ones in order."""
+    """The peers that need attention first; equal ones in the usual order."""
     return sorted(order(swarm.peers.values()), key=lambda peer: -state(swarm, peer, now).urgency)
 
 
 def natural(name: str) -> tuple[tuple[int, int, str], ...]:
-    """The key that sorts peer-2 before peer-10."""
+    """A sort key that puts peer-2 before peer-10."""
     return tuple((1, 0, part) if not part.isdigit() else (0, int(part), "") for part in re.split(r"(\d+)", name))
 
 
@@ -98,17 +99,18 @@ def natural(name: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def throughput(swarm: SwarmState) -> float | None:
-    """Tokens that the newest timed round counted, per second of it."""
+    """The tokens that the newest timed round counted, per second of that round."""
     return swarm.speeds[-1].value if swarm.speeds else None
 
 
 def device_speed(swarm: SwarmState, peer: PeerView, now: float) -> float | None:
-    """Tokens per second of a peer while it computes. Rounds count less: averaging and waiting take time, too."""
+    """A peer's tokens per second while it computes. Per round it is less, since averaging and waiting need time,
+    too."""
     return peer.tokens_per_s or None if state(swarm, peer, now).takes_part else None
 
 
 def round_seconds(round: Round) -> float | None:
-    """From when the round before was first told until it was."""
+    """Seconds from the first report of the previous round to that of this one."""
     return round.round_s or None
 
 
@@ -117,7 +119,7 @@ def usual_round_seconds(swarm: SwarmState) -> float | None:
 
 
 def so_far_seconds(swarm: SwarmState, forecast: RoundForecast, now: float) -> float | None:
-    """Whole seconds that the round of a forecast lasts by now; None if its beginning was not told."""
+    """The whole seconds that the forecast's round has lasted by now; None if its beginning was not reported."""
     last = swarm.history[-1] if swarm.history else None
     if last is None or last.round != forecast.round - 1:
         return None
@@ -125,8 +127,8 @@ def so_far_seconds(swarm: SwarmState, forecast: RoundForecast, now: float) -> fl
 
 
 def forecast_now(swarm: SwarmState, peer: PeerView, now: float) -> RoundForecast | None:
-    """What a peer expects of the round that it trains for; None once that lasts so long that it was wrong: beyond its
-    upper bound by as much as lies between its bounds."""
+    """A peer's forecast for the round that it trains for. None once the round lasts longer than the upper bound plus
+    the distance between the bounds: then the forecast was wrong."""
     forecast = peer.forecast
     if forecast is None or forecast.round != peer.round + 1 or not state(swarm, peer, now).takes_part:
         return None
@@ -136,8 +138,8 @@ def forecast_now(swarm: SwarmState, peer: PeerView, now: float) -> RoundForecast
 
 
 def round_seconds_left(swarm: SwarmState, now: float, peer: PeerView | None = None) -> float | None:
-    """Until the next anchor, as a peer expects it, else at the usual pace; 0 where it takes longer. None where no round
-    was timed, and while one stands still."""
+    """Seconds until the next anchor, by a peer's forecast, or else by the usual duration; 0 if the round takes
+    longer. None if no round was timed, and while a round stands still."""
     forecast = forecast_now(swarm, peer, now) if peer is not None else None
     length_s = forecast.expected_s if forecast is not None else usual_round_seconds(swarm)
     if length_s is None or not swarm.history or swarm.stalled is not None:
@@ -146,8 +148,9 @@ def round_seconds_left(swarm: SwarmState, now: float, peer: PeerView | None = No
 
 
 def seconds_left(swarm: SwarmState, now: float, peer: PeerView | None = None) -> float | None:
-    """Until the run is over: this round, and the others as a peer expects them, which grow at first; else at the usual
-    pace. None as above, and for a run without end."""
+    """Seconds until the end of the run: this round, and the others as long as a peer forecasts them, since a run may
+    begin with short rounds; without a forecast, at the usual duration. None as in `round_seconds_left`, and for a run
+    without end."""
     usual_s, left_s = usual_round_seconds(swarm), round_seconds_left(swarm, now, peer)
     if not swarm.rounds or usual_s is None or left_s is None:
         return None
@@ -163,13 +166,13 @@ def seconds_left(swarm: SwarmState, now: float, peer: PeerView | None = None) ->
 
 
 def weight(swarm: SwarmState, peer: str, round: Round | None = None) -> float | None:
-    """Its share (0 to 1) of a round, the newest unless one is named; 0 if it was no member, None without a round."""
+    """A peer's share (0 to 1) of a round, by default the newest; 0 if it was not a member, None without a round."""
     told = round or (swarm.history[-1] if swarm.history else None)
     return told.weights.get(peer, 0) / WEIGHT_ONE if told is not None and told.weights else None
 
 
 def weights(swarm: SwarmState, peer: str) -> list[Point]:
-    """Its share of each remembered round that it was a member of."""
+    """A peer's share of each remembered round of which it was a member."""
     return [
         Point(t=told.t, round=told.round, tokens=0, value=told.weights[peer] / WEIGHT_ONE)
         for told in swarm.history
@@ -184,22 +187,22 @@ def mean_weight(swarm: SwarmState, peer: str) -> float | None:
 
 
 def token_share(swarm: SwarmState, peer: PeerView) -> float | None:
-    """Its share of all tokens that rounds counted."""
+    """A peer's share of all tokens that rounds counted."""
     return peer.tokens / swarm.tokens if swarm.tokens else None
 
 
 def counts(peer: PeerView) -> Mapping[str, int]:
-    """In how many committed rounds what it gave counted as what."""
+    """The number of committed rounds, by how the peer's contribution counted."""
     return {name: getattr(peer, name) for name in ("accepted", "late", "idle", "rejected", "missed")}
 
 
 def active_penalties(swarm: SwarmState, peer: str = "") -> tuple[PenaltyRecord, ...]:
-    """Those that last now, of one peer or of all."""
+    """The penalties in force, of one peer or of all."""
     return swarm.active_penalties_of.get(peer, ()) if peer else swarm.lasting
 
 
 def tokens_norms(swarm: SwarmState) -> list[Point]:
-    """The median norm of each remembered round that was measured, over the tokens of the run."""
+    """The median norm of each remembered round with a measurement, over the tokens of the run."""
     tokens = {point.round: point.tokens for point in (*swarm.training, *swarm.speeds)}
     return [
         Point(t=told.t, round=told.round, tokens=tokens[told.round], value=told.median_norm)
@@ -217,12 +220,12 @@ def held_out(swarm: SwarmState) -> Point | None:
 
 
 def training_loss(swarm: SwarmState) -> float | None:
-    """Mean of the reporting peers when the newest round was committed, nats per token."""
+    """The mean training loss of the reporting peers at the newest commit, nats per token."""
     return swarm.training[-1].value if swarm.training else None
 
 
 def own_loss(swarm: SwarmState, peer: PeerView, now: float) -> float | None:
-    """A peer's own training loss, nats per token, while it takes part."""
+    """A peer's own training loss in nats per token; None unless it is there."""
     return peer.loss if state(swarm, peer, now).is_here else None
 
 
@@ -231,25 +234,25 @@ def own_loss(swarm: SwarmState, peer: PeerView, now: float) -> float | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Volume:
-    """Bytes, or bits per second."""
+    """An amount of bytes, or of bits per second, in both directions."""
 
     sent: float
     received: float
 
 
 def round_traffic(of: SwarmState | Round | PeerView) -> Volume:
-    """Bytes of committed rounds, of those who report: of the run, of one round, or of one peer."""
+    """The bytes of reporting peers in committed rounds: of the run, of one round, or of one peer."""
     return Volume(sent=of.bytes_sent, received=of.bytes_received)
 
 
 def link_traffic(peer: PeerView) -> Volume | None:
-    """Bytes of all that its link carried since it started."""
+    """The bytes of everything that the peer's link carried since the peer started."""
     network = peer.network
     return Volume(sent=network.bytes_sent, received=network.bytes_received) if network is not None else None
 
 
 def link_rate(swarm: SwarmState, peer: PeerView, now: float) -> Volume | None:
-    """Bits per second of its link between the last two measurements."""
+    """The bits per second of the peer's link between the last two measurements."""
     if not peer.ups or not peer.downs or not state(swarm, peer, now).is_here:
         return None
     return Volume(sent=8 * peer.ups[-1].value, received=8 * peer.downs[-1].value)
@@ -257,39 +260,39 @@ def link_rate(swarm: SwarmState, peer: PeerView, now: float) -> Volume | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Upload:
-    """Bits per second that a peer can send, and whether that was measured or only pledged."""
+    """The bits per second that a peer can send, and whether that was measured or only pledged."""
 
     bps: int
     is_measured: bool
 
 
 def upload(peer: PeerView) -> Upload | None:
-    """Measured, else as pledged."""
+    """A peer's upload bandwidth: measured, or else as pledged."""
     if peer.network is not None and peer.network.upload_bps:
         return Upload(bps=peer.network.upload_bps, is_measured=True)
     return Upload(bps=peer.upload_bps, is_measured=False) if peer.upload_bps else None
 
 
 def connection(owner: PeerView | None, peer: str) -> Mapping[str, Any]:
-    """What `owner` measured of its connection with a peer; empty if nothing."""
+    """What `owner` measured about its connection with a peer; empty if nothing."""
     rows = owner.network.peers if owner is not None and owner.network is not None else []
     return next((row for row in rows if row.get("peer") == peer), {})
 
 
 def round_trip(row: Mapping[str, Any]) -> float | None:
-    """Seconds, of a connection."""
+    """The round trip of a connection in seconds."""
     rtt_s = row.get("rtt_s")
     return float(rtt_s) if isinstance(rtt_s, int | float) else None
 
 
 def chain_share(peer: PeerView) -> float | None:
-    """How full what the chain may take on disk is."""
+    """The used share of the chain's disk quota."""
     network = peer.network
     return network.disk_bytes / network.disk_quota_bytes if network is not None and network.disk_quota_bytes else None
 
 
 def gauges(swarm: SwarmState, peer: PeerView, now: float) -> DeviceMeasured | None:
-    """What training takes of its machine, while it runs."""
+    """The load of training on the peer's machine, while the peer runs."""
     return peer.device_figures if state(swarm, peer, now).is_here else None
 
 
@@ -298,19 +301,20 @@ def gauges(swarm: SwarmState, peer: PeerView, now: float) -> DeviceMeasured | No
 
 @dataclass(frozen=True, kw_only=True)
 class EqualBits:
-    """What those who report say of the anchors. `differs` is the first round of which two say otherwise, if any."""
+    """What the reporting peers say about anchors. `differs` is the first round about which two disagree, if any."""
 
     reporting: int
     digest: str = ""
-    """Of the newest anchor."""
+    """The digest of the newest anchor."""
     differs: int | None = None
     between: tuple[str, str] = ("", "")
 
 
 def agreement(swarm: SwarmState) -> EqualBits:
-    """Whether all who report a round report the same digest and the same state; a worker knows no state of the whole.
+    """Whether all peers that report a round report the same digest and the same state. A worker does not know the
+    state of the whole model.
 
-    One peer alone says nothing.
+    A single peer proves nothing.
     """
     seen: dict[int, tuple[str, str, str]] = {}
     told = sorted(

@@ -11,23 +11,23 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """What a peer does at a moment, as a lane shows it."""
+    """What a peer does at a time, as a lane shows it."""
 
     does: str
-    """In words, of a peer."""
+    """What the peer does, in words."""
     glyph: str
     ascii: str
     role: str
     rank: int
-    """Of several phases in one column of a lane the highest shows."""
+    """If one column of a lane contains several phases, the one with the highest rank is shown."""
     stage: str = ""
-    """Which part of a round it is for a volunteer: train, wait, average or apply; empty: it is in no round."""
+    """The part of a round for a volunteer: train, wait, average or apply; empty: outside of any round."""
     stands: bool = False
-    """Whether the peer takes no part: no phase of a round takes its place."""
+    """Whether the peer does not take part: then no phase of a round replaces this one."""
 
     @property
     def exchanges(self) -> bool:
-        """Whether it lies between the end of training and the next anchor."""
+        """Whether the phase lies between the end of training and the next anchor."""
         return self.stage not in ("", "train")
 
 
@@ -51,32 +51,32 @@ PHASES: Mapping[str, Phase] = {
     "gone": Phase(does="is gone", glyph="-", ascii="-", role="bad", rank=0, stands=True),
 }
 STAGES = ("train", "wait", "average", "apply")
-"""What a round consists of for a volunteer."""
+"""The parts of a round for a volunteer."""
 
 
 def phase(name: str) -> Phase:
-    """One of a newer client is shown as idle."""
+    """The phase with this name; an unknown one, from a newer client, is shown as idle."""
     return PHASES.get(name, PHASES["idle"])
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShownState:
-    """What a screen calls what a peer does for some time."""
+    """The state of a peer as shown on a screen."""
 
     name: str
     glyph: str
     ascii: str
     role: str
     urgency: int = 0
-    """How much it asks for a look."""
+    """How much attention the state needs."""
     is_here: bool = True
-    """Whether it runs: only then there are live figures."""
+    """Whether the peer runs: only then there are live values."""
     takes_part: bool = False
     """Whether it trains, or has its training averaged."""
     phase: str = ""
-    """In its lane; empty: the phase of the round says more."""
+    """The phase in the peer's lane; empty: that of the round is more informative."""
     notable: bool = True
-    """Whether that it begins is worth a line of a log: each round goes through the others."""
+    """Whether its beginning is worth a log line: every round goes through the other states."""
 
 
 STATES: Mapping[str, ShownState] = {
@@ -96,26 +96,26 @@ STATES: Mapping[str, ShownState] = {
         ShownState(name="GONE", glyph="✗", ascii="x", role="bad", urgency=2, is_here=False, phase="gone"),
     )
 }
-"""In the order in which an overview counts them."""
+"""In the order of an overview."""
 
 
 def state_named(name: str) -> ShownState:
-    """One of a newer client is in order and needs no look."""
+    """The state with this name; an unknown one, from a newer client, needs no attention."""
     return STATES.get(name) or ShownState(name=name or "UNKNOWN", glyph="?", ascii="?", role="text")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PenaltyCode:
-    """Why a contribution counted less. In words: `tui.text.explain`."""
+    """Why a contribution counted less. It is explained in `tui.text.explain`."""
 
     letter: str
-    """Of a chart."""
+    """The letter in a chart."""
     kind: str = "judge"
-    """errors: its work could not be used; late: it came late or not; judge: it was not like the others'."""
+    """errors: its work could not be used; late: it came late or not at all; judge: it differed from the others'."""
     phase: str = ""
-    """That it leaves in a lane."""
+    """The phase that it leaves in a lane."""
     level: str = "warning"
-    """Of its line in the log."""
+    """The level of its log line."""
 
 
 PENALTY_CODES: Mapping[str, PenaltyCode] = {
@@ -130,5 +130,5 @@ PENALTY_CODES: Mapping[str, PenaltyCode] = {
 
 
 def penalty_code(code: str) -> PenaltyCode:
-    """One of a newer client is an error that a newer client explains."""
+    """The code with this name; an unknown one, from a newer client, counts as an error."""
     return PENALTY_CODES.get(code) or PenaltyCode(letter="?", kind="errors")

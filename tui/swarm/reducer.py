@@ -52,7 +52,7 @@ from tui.swarm.timeline import LONG_S, add_span, is_exchanging, training_began
 from tui.text.event_text import devices_words
 
 MAX_ALERTS = 16
-"""Alerts of one peer that are kept, the newest last."""
+"""The maximal number of alerts that are kept per peer, the newest last."""
 TRAFFIC_POINTS = 64
 MAX_TRANSFERS = 8
 
@@ -62,7 +62,7 @@ def apply(swarm: SwarmState, line: EventLine) -> SwarmState:
 
 
 def apply_all(swarm: SwarmState, lines: Iterable[EventLine | None]) -> SwarmState:
-    """The swarm after these lines; None stands for one that could not be read."""
+    """The swarm after these lines; None stands for a line that could not be read."""
     draft = SnapshotBuilder(swarm)
     for line in lines:
         if line is None:
@@ -93,7 +93,8 @@ def _take(draft: SnapshotBuilder, line: EventLine) -> None:
 
 
 def _take_nameless(draft: SnapshotBuilder, t: float, event: Event) -> None:
-    """A watcher, who is nobody in the swarm, or a process that never got as far as to have an identity."""
+    """Process a line without a peer id: from a watcher, which is not a member of the swarm, or from a process that
+    ended before it had an identity."""
     match event:
         case PeerStarted() | PeerStateChanged() | RoundCommitted() | PenaltyImposed() | AlertRaised():
             _TAKERS[type(event)](draft, draft.narrator, t, event)
@@ -102,7 +103,7 @@ def _take_nameless(draft: SnapshotBuilder, t: float, event: Event) -> None:
 
 
 def lose(swarm: SwarmState, peer: str, t: float) -> SwarmState:
-    """The swarm in which a peer has ended without a word."""
+    """The swarm after a peer has ended without a word."""
     draft = SnapshotBuilder(swarm)
     view = draft.peer(peer)
     why = f"it ended without a word while {view.state or 'starting'}{f': {view.why}' if view.why else ''}"
@@ -113,7 +114,8 @@ def lose(swarm: SwarmState, peer: str, t: float) -> SwarmState:
 
 
 def freeze(swarm: SwarmState, processes: Mapping[str, int]) -> SwarmState:
-    """The swarm in which these peers stand still, by their processes: they go on where they were, or never."""
+    """The swarm in which these peers are frozen, because their processes were stopped by a signal; they may continue
+    later, or never."""
     peers = dict(swarm.peers)
     for peer, process in processes.items():
         why = f"its process {process} was told to stand still; it goes on with: kill -CONT {process}"
@@ -125,7 +127,7 @@ def freeze(swarm: SwarmState, processes: Mapping[str, int]) -> SwarmState:
 
 
 def _take_started(draft: SnapshotBuilder, peer: PeerView, t: float, event: PeerStarted) -> None:
-    """A new process: nothing that the one before did holds any more, but what it gave."""
+    """A new process: nothing of the previous one remains, except what it contributed."""
     peer.name, peer.version, peer.device = short_name(event.name), event.version, event.device
     peer.devices, peer.sharding = event.devices, event.sharding
     peer.lead, peer.stages, peer.step_s = "", (), None
@@ -290,7 +292,7 @@ def _take_network(draft: SnapshotBuilder, peer: PeerView, t: float, event: Netwo
 
 
 def _take_figure(draft: SnapshotBuilder, peer: PeerView, t: float, event: Event) -> None:
-    """What is only kept, or only noted."""
+    """Events that are only kept, or only noted."""
     match event:
         case RoundForecast():
             peer.forecast = event
@@ -322,11 +324,12 @@ def _take_stop(draft: SnapshotBuilder, peer: PeerView, t: float, event: PeerStop
 
 
 NAME_CELLS = 32
-"""A longer name is cut."""
+"""Longer names are cut."""
 
 
 def short_name(name: str) -> str:
-    """A name of at most `NAME_CELLS` columns, cut with an ellipsis; marks that pile up without width are cut, too."""
+    """A name of at most `NAME_CELLS` columns, cut with an ellipsis. An excess of combining marks, which have no
+    width, is cut, too."""
     if len(name) <= NAME_CELLS and name.isascii():
         return name
     if len(name) <= 2 * NAME_CELLS and sum(map(_cells, name)) <= NAME_CELLS:
@@ -373,19 +376,19 @@ _TAKERS: dict[type[Event], Callable[[SnapshotBuilder, PeerView, float, Any], Non
 
 
 def _stands(peer: PeerView) -> bool:
-    """Whether its lane shows its state, whatever phase the round is in."""
+    """Whether the peer's lane shows its state, whatever phase the round is in."""
     state = state_named(peer.state)
     return state.is_here and phase(state.phase).stands
 
 
 def _return(peer: PeerView) -> None:
-    """Others took it for gone, and it trains."""
+    """The peer was believed gone, but it trains."""
     if peer.state == "GONE":
         peer.state, peer.why = "TRAINING", ""
 
 
 def reduce_reported(draft: SnapshotBuilder, peer: PeerView, t: float, event: ReportReceived) -> None:
-    """What another peer says of itself; nothing but a sign of life if its own lines are read."""
+    """What another peer reports about itself; only a sign of life if the peer's own lines are read."""
     peer.seen_t = t if peer.seen_t is None else max(peer.seen_t, t)
     if event.evaluated is not None:
         note_reported_loss(draft, t, peer, event.evaluated_round, event.evaluated)
@@ -419,7 +422,7 @@ def _stage(event: ReportReceived) -> tuple[str, str]:
 
 
 def _estimate_speed(peer: PeerView, t: float, event: ReportReceived) -> float:
-    """Tokens per second since it was first heard to train in this round; 0 if that is not known."""
+    """Tokens per second since it was first heard training in this round; 0 if that is not known."""
     began_t = training_began(peer.spans, event.round + 1)
     if not event.ready or began_t is None or t - began_t < LONG_S:
         return 0.0

@@ -16,14 +16,14 @@ from tui.text.event_text import penalty_words
 from tui.text.units import count
 
 MAX_COMMITS = 4096
-"""Of one peer that are kept, the newest last."""
+"""The maximal number of commits that are kept per peer, the newest last."""
 MAX_ABORTED = 64
 SILENT_S = 5.0
-"""Who did not answer the others, and was not heard of for this long, is gone."""
+"""A peer that did not answer the others, and was not heard for this long, is gone."""
 
 
 def commit(draft: SnapshotBuilder, peer: PeerView, t: float, event: RoundCommitted) -> None:
-    """A peer stands on a new anchor: note it for the peer, and for the swarm if it is the first to say so."""
+    """A peer has a new anchor: note it for the peer, and for the swarm if it is the first to report it."""
     told = draft.commit(event.round, event.digest, event.state)
     if peer.commits and peer.commits[-1] == told:
         return
@@ -37,7 +37,7 @@ def commit(draft: SnapshotBuilder, peer: PeerView, t: float, event: RoundCommitt
 
 
 def impose(draft: SnapshotBuilder, t: float, event: PenaltyImposed, imposed_in: int) -> PenaltyRecord:
-    """A penalty that somebody tells; noted once."""
+    """Note a penalty that a peer reports; a penalty is noted only once."""
     penalty = PenaltyRecord(
         t=t, imposed_in=imposed_in, about=event.about, code=event.code, layer=event.layer, evidence=event.evidence,
         factor=event.factor, until_round=event.until_round,
@@ -55,21 +55,21 @@ def impose(draft: SnapshotBuilder, t: float, event: PenaltyImposed, imposed_in: 
 
 
 def is_excused(draft: SnapshotBuilder, event: PenaltyImposed, imposed_in: int) -> bool:
-    """Whether this only says that somebody, who had paused or just come, had nothing to give: that is no fault, and
-    LATE is for whoever meant to come."""
+    """Whether this only says that a peer which had paused or just joined had nothing to contribute. That is not a
+    fault: LATE is for a peer that meant to contribute."""
     told = draft.history.get(imposed_in)
     return told is not None and told.outcomes.get(event.about) == IDLE
 
 
 def note_abort(draft: SnapshotBuilder, event: RoundAborted) -> None:
-    """A try ended without a decision; its round may yet be committed."""
+    """An attempt ended without a decision; its round may still be committed."""
     tried = (event.round + 1, event.ballot)
     if tried not in draft.aborted:
         draft.aborted = (*draft.aborted, tried)[-MAX_ABORTED:]
 
 
 def note_reported_loss(draft: SnapshotBuilder, t: float, peer: PeerView, round: int, loss: float) -> None:
-    """A held-out loss that a peer says it measured, as another heard it: it never replaces what is known."""
+    """Note a held-out loss that a peer measured, as another peer heard it. It never replaces a known one."""
     if round > draft.round:
         peer.evaluated = Point(t=t, round=round, tokens=draft.tokens, value=loss)
     elif round not in draft.evaluated:
@@ -77,7 +77,7 @@ def note_reported_loss(draft: SnapshotBuilder, t: float, peer: PeerView, round: 
 
 
 def _take_heard(draft: SnapshotBuilder, t: float, round: int) -> None:
-    """What was heard of this round before it was committed here."""
+    """Note the losses of this round that were heard before it was committed here."""
     for known in list(draft.peers.values()):
         if known.evaluated is not None and known.evaluated.round <= round:
             peer = draft.peer(known.peer)
@@ -86,7 +86,7 @@ def _take_heard(draft: SnapshotBuilder, t: float, round: int) -> None:
 
 
 def note_evaluation(draft: SnapshotBuilder, t: float, peer: str, round: int, loss: float) -> None:
-    """The held-out loss of an anchor; what is said of it later replaces what was said before."""
+    """Note the held-out loss of an anchor; a later report replaces an earlier one."""
     known = draft.evaluated.get(round)
     if known is not None and known.value == loss:
         return
@@ -103,7 +103,7 @@ def note_evaluation(draft: SnapshotBuilder, t: float, peer: str, round: int, los
 
 
 def _count_round(draft: SnapshotBuilder, peer: PeerView, t: float, event: RoundCommitted) -> None:
-    """As it was told first: what was decided stays so."""
+    """Note a round as it was first reported: its decisions stay."""
     known = draft.history.get(event.round)
     if known is None:
         if len(draft.history) >= MAX_ROUNDS and event.round < min(draft.history):
@@ -160,7 +160,7 @@ def _add_round(draft: SnapshotBuilder, peer: PeerView, t: float, event: RoundCom
 
 
 def _take_report(draft: SnapshotBuilder, peer: PeerView, t: float, event: RoundCommitted) -> None:
-    """What the round was for who tells it; a watcher takes no part."""
+    """Add a reporter's own values to the round; a watcher has none."""
     view = draft.history[event.round]
     if not _is_narrator(peer):
         draft.history[event.round] = _with_report(view, peer, event)
@@ -174,7 +174,8 @@ def _add_traffic(draft: SnapshotBuilder, peer: PeerView, sent: int, received: in
 
 
 def _measure(draft: SnapshotBuilder, peer: PeerView, t: float, round: int) -> float | None:
-    """Seconds since the round before was told; None if either was not told as it happened, in one go."""
+    """Seconds since the report of the previous round; None unless both were reported as they happened, by one
+    process."""
     before = draft.history.get(round - 1)
     if before is None or not before.live or not _is_live(peer) or t <= before.t:
         return None
@@ -184,7 +185,7 @@ def _measure(draft: SnapshotBuilder, peer: PeerView, t: float, round: int) -> fl
 
 
 def _is_live(peer: PeerView) -> bool:
-    """Whether it tells of rounds as they happen."""
+    """Whether the peer reports rounds as they happen."""
     return peer.state == "READY" if _is_narrator(peer) else peer.state != "SYNCING"
 
 
@@ -213,7 +214,7 @@ def _count_for_peer(
 
 
 def _plot_training(draft: SnapshotBuilder, peer: PeerView, t: float, view: Round) -> None:
-    """The mean training loss, when the first peer tells the round that did not just catch up."""
+    """Add the mean training loss to the curve, when the first peer that is not catching up reports the round."""
     if not _is_live(peer) or (draft.training and draft.training[-1].round >= view.round):
         return
     losses = [
@@ -224,7 +225,7 @@ def _plot_training(draft: SnapshotBuilder, peer: PeerView, t: float, view: Round
 
 
 def _plot_speed(draft: SnapshotBuilder, t: float, view: Round) -> None:
-    """Of a round whose time is known: catching up belongs to none."""
+    """Add the speed of a round whose duration is known; catching up belongs to no round."""
     if not view.round_s or (draft.speeds and draft.speeds[-1].round >= view.round):
         return
     draft.plot(draft.speeds, t, view.round, view.tokens / view.round_s, SWARM_POINTS)

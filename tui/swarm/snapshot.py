@@ -27,14 +27,14 @@ from peer.schema.events import (
 )
 
 WEIGHT_ONE = 65_536
-"""The weight of a member who is all of a round."""
+"""The weight of a member that makes up a whole round."""
 USUAL_ROUNDS = 16
-"""So many of the newest rounds say how long a round takes."""
+"""The usual duration of a round is derived from this number of the newest rounds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
-    """One point of a curve: when, in which round, after how many tokens of the whole run, and the value."""
+    """One point of a curve: time, round, tokens of the whole run so far, and the value."""
 
     t: float
     round: int
@@ -56,7 +56,7 @@ class Span:
 
 @dataclass(frozen=True, kw_only=True)
 class PenaltyRecord(PenaltyImposed):
-    """A penalty as it was told first, by the update of `imposed_in` or by a member after that round."""
+    """A penalty as it was first reported, by the update of `imposed_in` or by a member after that round."""
 
     t: float
     imposed_in: int
@@ -66,12 +66,12 @@ class PenaltyRecord(PenaltyImposed):
 class Round:
     """A committed round, once for all peers that report it.
 
-    `weights` are over 65,536 by member, `norms` the measured L2 norm of each member's pseudo-gradient, `counted` the
-    tokens that it counted for each peer and `tokens` their sum, `outcomes` what it counted as
-    (`peer.consensus.credit.outcomes`). `round_s` lasts from when the round before was first told, or is what the teller
-    measured; 0 if that is not known. `exposed_s` is the mean of all `reporters`, bytes are their sum; a watcher knows
-    neither, and is none. `aborted` counts the tries that ended without
-    a decision.
+    `weights` are by member, in 65,536ths; `norms` are the measured L2 norms of each member's pseudo-gradient; `counted`
+    are the tokens counted for each peer, and `tokens` is their sum; `outcomes` say how each contribution counted
+    (`peer.consensus.credit.outcomes`). `round_s` lasts from the first report of the previous round, or is what the
+    teller measured; 0 if that is not known. `exposed_s` is the mean over all `reporters`, and bytes are their sum; a
+    watcher knows neither, and does not count as a reporter. `aborted` is the number of attempts that ended without a
+    decision.
     """
 
     round: int
@@ -93,12 +93,12 @@ class Round:
     reporters: int
     median_norm: float | None = None
     live: bool = True
-    """Told when it happened, not by a peer that was catching up."""
+    """Whether it was reported when it happened, not by a peer that was catching up."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogEntry:
-    """One line of the log. `level` is info, warning or error; `code` a short name of what kind it is."""
+    """One line of the log. `level` is info, warning or error; `code` is a short name of its kind."""
 
     t: float
     level: str
@@ -109,7 +109,7 @@ class LogEntry:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommittedAnchor:
-    """One peer's word that anchor `round` exists: the chain's digest and the hash of θ and m (hex)."""
+    """A peer's statement that anchor `round` exists: the chain's digest, and the hash of θ and m (hex)."""
 
     round: int
     digest: str
@@ -118,20 +118,20 @@ class CommittedAnchor:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageView:
-    """One stage of a cluster. Figures are of one micro-batch, lately; None where nothing was measured yet."""
+    """One stage of a cluster. Values are recent ones for one micro-batch; None if they were not measured yet."""
 
     peer: str
     layers: str
-    """In words."""
+    """The layers in words."""
     compute_s: float | None = None
     wire_bytes: float | None = None
 
 
 @dataclass(kw_only=True)
 class PeerView:
-    """One peer. `reports` is False for a peer that is known only from what others received of it.
+    """One peer. `reports` is False for a peer that is known only from what others received from it.
 
-    It is changed by `tui.swarm.builder` alone, which copies it first: a snapshot stays as it was.
+    Only `tui.swarm.builder` changes it, after copying it: a snapshot stays as it was.
     """
 
     peer: str
@@ -141,156 +141,157 @@ class PeerView:
     settings: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     directory: str = ""
     device: str = ""
-    """A short word for all of its devices."""
+    """A short word for all its devices."""
     devices: tuple[str, ...] = ()
-    """Each of which trains as one rank; empty where a peer does not say."""
+    """Its devices, each of which trains as one rank; empty if the peer does not say."""
     sharding: str = ""
-    """How they share the model, in words."""
+    """How the devices share the model, in words."""
     lead: str = ""
-    """Of the cluster that it works in; empty for everybody else, a lead too."""
+    """The lead of the cluster in which it works; empty for all other peers, including leads."""
     stages: tuple[StageView, ...] = ()
-    """Of the cluster that it leads, in model order, its own first."""
+    """The stages of the cluster that it leads, in model order, its own first."""
     step_s: float | None = None
-    """Of the whole cluster, lately."""
+    """The recent duration of a step of the whole cluster, in seconds."""
     parameters: int = 0
     trains: str = ""
     """What the run is, in words."""
     state: str = ""
     why: str = ""
     until: float | None = None
-    """Until when its state lasts (Unix time), if it said so."""
+    """The end of its state (Unix time), if it reported one."""
     round: int = 0
     step: int = 0
     steps: int = 0
     phase: str = ""
-    """Of the round, since its training ended; empty while it trains."""
+    """The phase of the round since its training ended; empty while it trains."""
     deadline: float | None = None
-    """Of the phase (Unix time)."""
+    """The deadline of the phase (Unix time)."""
     coordinator: str = ""
-    """Who leads this try of the round."""
+    """The peer that coordinates this attempt of the round."""
     ballot: int = 0
     loss: float | None = None
     tokens_per_s: float = 0.0
     upload_bps: int = 0
-    """Bits per second that it pledged it can send; 0: not known."""
+    """The bits per second that it pledged to send; 0: not known."""
     device_gb: float = 0.0
-    """Memory of its GPU in 10⁹ bytes, as others heard it say; 0: not known."""
+    """The memory of its GPU in 10⁹ bytes, as it told others; 0: not known."""
     distances: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
-    """Round trips to others in seconds, by peer id, as it has told."""
+    """The round trips to others in seconds, by peer id, as it reported."""
     learning_rate: float | None = None
     bytes_sent: int = 0
-    """In committed rounds, as it has told."""
+    """Bytes in committed rounds, as it reported."""
     bytes_received: int = 0
     commits: list[CommittedAnchor] = field(default_factory=list)
-    """By round, the newest ones. A peer that changed over to another branch has committed anew: what came before
-    does not count."""
+    """The newest commits, by round. A peer that switched to another branch has committed again: its earlier commits
+    do not count."""
     accepted: int = 0
-    """Committed rounds in which what it gave counted, and came in time."""
+    """Committed rounds in which its contribution counted and was in time."""
     late: int = 0
-    """Committed rounds in which it came late, or with old work."""
+    """Committed rounds in which its contribution was late, or old work."""
     idle: int = 0
-    """Committed rounds in which it had nothing ready: it was paused, or had just come."""
+    """Committed rounds in which it had nothing ready, because it was paused or had just joined."""
     rejected: int = 0
-    """Committed rounds in which it counted nothing, for what was measured of it."""
+    """Committed rounds in which its contribution was rejected because of a measurement."""
     missed: int = 0
     """Committed rounds in which it was expected and did not answer."""
     norm: float | None = None
-    """Of its pseudo-gradient, as last measured."""
+    """The last measured norm of its pseudo-gradient."""
     tokens: int = 0
-    """Of it in committed rounds, as its chain counted them; in lines of older clients, as far as it said."""
+    """Its tokens in committed rounds, as its chain counted them; for older clients, as it reported."""
     tokens_now: int = 0
-    """Trained by it since the last anchor that it was a member of, for the next one."""
+    """The tokens that it has trained for the next anchor, since the last one of which it was a member."""
     tokens_ahead: int = 0
-    """Trained by it for the anchor after that, while the round is being agreed."""
+    """The tokens that it has trained for the anchor after that, while the round is being agreed."""
     norms: list[Point] = field(default_factory=list)
     losses: list[Point] = field(default_factory=list)
     speeds: list[Point] = field(default_factory=list)
     """Tokens per second."""
     learning_rates: list[Point] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
-    """What it did when, the newest last."""
+    """What it did at which time, the newest last."""
     started_t: float | None = None
     evaluated: Point | None = None
-    """The held-out loss that others heard it tell last, which counts once its round is committed."""
+    """The last held-out loss that others heard from it; it counts once its round is committed."""
     seen_t: float | None = None
-    """Its last sign of life: its own line, or what another received of it."""
+    """Its last sign of life: a line of its own, or something that another peer received from it."""
     alerts: list[str] = field(default_factory=list)
     transfer: TransferProgressed | None = None
-    """What it is receiving in order to catch up."""
+    """What it receives in order to catch up."""
     transfers: Mapping[str, TransferProgressed] = field(default_factory=lambda: MappingProxyType({}))
-    """The last word on each kind of transfer: updates, snapshot."""
+    """The newest event of each kind of transfer: updates, snapshot."""
     network: NetworkMeasured | None = None
     network_t: float | None = None
-    """When that was measured."""
+    """The time of that measurement."""
     ups: list[Point] = field(default_factory=list)
-    """Bytes per second that it sent, between two measurements."""
+    """The bytes per second that it sent between two measurements."""
     downs: list[Point] = field(default_factory=list)
-    """Bytes per second that it received."""
+    """The bytes per second that it received."""
     device_figures: DeviceMeasured | None = None
     forecast: RoundForecast | None = None
-    """What it said last of the round to come."""
+    """Its newest forecast of the coming round."""
     stalled: RoundStalled | None = None
-    """Why the round that it is in comes to nothing, until its next commit."""
+    """Why its present round cannot be decided, until its next commit."""
     board: BoardSeen | None = None
-    """What an organiser's node counts, which is itself no peer of the run; None for everybody else."""
+    """What an organiser's node counts; it is no peer of the run itself. None for everybody else."""
     stopped: bool = False
     exit_code: int = 0
 
     @property
     def label(self) -> str:
-        """The name its volunteer chose, or the last letters of its id."""
+        """The name that its volunteer chose, or the last letters of its id."""
         return self.name or self.peer[-8:]
 
     @property
     def committed(self) -> int:
-        """The newest anchor that it stands on; of a peer that does not report, where it says it is."""
+        """Its newest anchor; for a peer that does not report, the one that it states."""
         if self.commits:
             return self.commits[-1].round
         return self.round
 
     @property
     def homes(self) -> int:
-        """How many train what counts as this peer's."""
+        """The number of homes whose work counts as this peer's."""
         return max(1, len(self.stages))
 
     def has_committed(self, event: RoundCommitted) -> bool:
-        """Whether this peer stands on the same anchor or behind it."""
+        """Whether this peer has committed the same anchor."""
         known = next((commit for commit in reversed(self.commits) if commit.round <= event.round), None)
         return known is not None and (known.round, known.digest) == (event.round, event.digest)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SwarmState:
-    """The whole swarm as these event lines tell it. `round` is the latest anchor that any peer committed."""
+    """The whole swarm according to these event lines. `round` is the newest anchor that any peer committed."""
 
     run: str = ""
     peers: Mapping[str, PeerView] = field(default_factory=lambda: MappingProxyType({}))
     narrator: PeerView | None = None
-    """Who tells of the swarm and is nobody in it, as a watcher is; its chain counts."""
+    """Reports about the swarm without being a member, as a watcher does; its chain counts."""
     round: int = 0
     rounds: int = 0
-    """The length of the run, 0 if it has none or nobody said."""
+    """The length of the run, 0 if it has none or it is not known."""
     source_losses: tuple[tuple[int, Mapping[str, float]], ...] = ()
-    """Likewise of each source of a mix, by its name; empty for a run on one source."""
+    """The held-out losses of each source of a mix, by name; empty for a run with one source."""
     tokens: int = 0
-    """Counted by all committed rounds, for all peers; of two branches, what was said later."""
+    """The tokens that all committed rounds counted, for all peers; if there are two branches, the later report
+    counts."""
     bytes_sent: int = 0
-    """By all reporting peers in the committed rounds."""
+    """The bytes of all reporting peers in committed rounds."""
     bytes_received: int = 0
     penalty_log: tuple[PenaltyRecord, ...] = ()
     """Every penalty once, the newest last."""
     history: tuple[Round, ...] = ()
     """The newest committed rounds, by number."""
     aborted: tuple[tuple[int, int], ...] = ()
-    """(round, ballot) of each try since the last anchor that ended without a decision."""
+    """(round, ballot) of each attempt since the last anchor that ended without a decision."""
     samples: tuple[SampleWritten, ...] = ()
-    """How anchors continue the run's prompts, the newest last."""
+    """How anchors continued the run's prompts, the newest last."""
     evaluations: tuple[Point, ...] = ()
     """Held-out loss in nats per token."""
     training: tuple[Point, ...] = ()
-    """Mean training loss of the reporting peers when each round was committed."""
+    """The mean training loss of the reporting peers at each commit."""
     speeds: tuple[Point, ...] = ()
-    """Tokens per second of all members together, per committed round."""
+    """The tokens per second of all members together, per committed round."""
     entries: tuple[LogEntry, ...] = ()
     """The log, the newest last."""
     skipped: int = 0
@@ -300,12 +301,13 @@ class SwarmState:
 
     @property
     def reporting(self) -> list[PeerView]:
-        """The peers whose own lines were read, in the order in which they appeared."""
+        """The peers whose own lines were read, in order of appearance."""
         return [view for view in self.peers.values() if view.reports]
 
     @property
     def stalled(self) -> RoundStalled | None:
-        """Why the newest round comes to nothing, as the first peer that is there says; None if nobody says so."""
+        """Why the newest round cannot be decided, according to the first present peer that says so; None if no peer
+        does."""
         told = (view.stalled for view in self.reporting if view.state != "GONE")
         return next((event for event in told if event is not None and event.round >= self.round), None)
 
@@ -320,12 +322,12 @@ class SwarmState:
 
     @cached_property
     def lasting(self) -> tuple[PenaltyRecord, ...]:
-        """The penalties that last now, whoever told them."""
+        """The penalties in force, whoever reported them."""
         return tuple(penalty for penalty in self.penalty_log if penalty.until_round > self.round)
 
     @cached_property
     def active_penalties_of(self) -> Mapping[str, tuple[PenaltyRecord, ...]]:
-        """The same by whom they are about."""
+        """The penalties in force, by the peer that they are about."""
         told: dict[str, list[PenaltyRecord]] = {}
         for penalty in self.lasting:
             told.setdefault(penalty.about, []).append(penalty)
@@ -333,12 +335,13 @@ class SwarmState:
 
     @cached_property
     def usual_round_s(self) -> float:
-        """Median of the last rounds whose time is known; 0 without one."""
+        """The median duration of the last rounds with a known duration; 0 if there is none."""
         known = [view.round_s for view in self.history[-USUAL_ROUNDS:] if view.round_s > 0]
         return statistics.median(known) if known else 0.0
 
     def sources_in_words(self, round: int) -> str:
-        """Held-out loss of each source at a round, and how far it is from the first one; empty if none is known."""
+        """The held-out loss of each source at a round, and its difference from the first one; empty if none is
+        known."""
         first, known = next(iter(self.source_losses), (0, {}))[1], dict(self.source_losses).get(round, {})
         return ", ".join(f"{name} {loss:.3f} ({loss - first.get(name, loss):+.3f})" for name, loss in known.items())
 
@@ -347,13 +350,13 @@ class SwarmState:
         return view.label if view else peer[-8:]
 
     def behind(self, peer: str) -> int:
-        """Rounds that a peer is behind the newest committed anchor; 0 for one that nothing is known of."""
+        """The number of rounds by which a peer is behind the newest committed anchor; 0 for an unknown peer."""
         view = self.peers.get(peer)
         return max(0, self.round - view.committed) if view else 0
 
 
 def labels_of(swarm: SwarmState) -> dict[str, str]:
-    """A label for each peer id, no two alike as long as ids differ in their last letters."""
+    """A label for each peer id; labels differ if the ids differ in their last letters."""
     times = Counter(view.label for view in swarm.peers.values())
     return {
         peer: view.label if times[view.label] == 1 else f"{view.label} ({peer[-6:]})"

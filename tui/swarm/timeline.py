@@ -6,22 +6,22 @@ from tui.swarm.phase_styles import phase as phase_named
 from tui.swarm.snapshot import Point, Span
 
 SWARM_POINTS = 1024
-"""Of a curve of the whole swarm."""
+"""The maximal number of points in a curve of the whole swarm."""
 PEER_POINTS = 256
-"""Of a curve of one peer."""
+"""The maximal number of points in a curve of one peer."""
 MAX_SPANS = 512
-"""Of the lane of one peer: some fifty rounds."""
+"""The maximal number of spans in the lane of one peer: some fifty rounds."""
 
 LONG_S = 1.0
-"""Over a shorter time no speed is computed."""
+"""No speed is computed over a shorter time."""
 
 
 def add_point(points: list[Point], point: Point, limit: int) -> None:
-    """Append to a curve of at most `limit` points (even) that covers all of its time about evenly.
+    """Append to a curve of at most `limit` points (even) that covers its whole time about evenly.
 
-    When it is full every second point goes. From half full on, a new point takes the place of the last one until
-    that is as far from the one before as all are on average, so the newest value is always there. A point that is
-    older than the last one is left out.
+    When it is full, every second point is removed. From half full on, a new point replaces the last one until that is
+    as far from the one before as the points are on average, so the newest value is always there. A point that is older
+    than the last one is left out.
     """
     if points and point.t < points[-1].t:
         return
@@ -36,7 +36,7 @@ def add_point(points: list[Point], point: Point, limit: int) -> None:
 
 
 def add_span(spans: list[Span], t: float, phase: str, round: int) -> None:
-    """From `t` on the peer does this. Nothing if it does so already."""
+    """From `t` on the peer is in this phase. Does nothing if it is already."""
     if spans:
         last = spans[-1]
         if (last.phase, last.round) == (phase, round):
@@ -50,10 +50,10 @@ def add_span(spans: list[Span], t: float, phase: str, round: int) -> None:
 
 
 def mark_tardy(spans: list[Span], t: float, phase: str, round: int) -> None:
-    """Show in a lane that the peer came late to `round`, or (phase `failed`) did not answer.
+    """Show in a lane that the peer was late in `round`, or (phase `failed`) did not answer.
 
-    What it sent too slowly becomes late. A peer that had not come to sending is late from `t` on, when the round
-    was decided without it. One that was paused, catching up or gone is shown as that.
+    A span of sending that was too slow becomes late. A peer that had not begun to send is late from `t` on, when the
+    round was decided without it. A peer that was paused, catching up or gone is still shown as that.
     """
     of_round = [index for index, span in enumerate(spans) if span.round == round]
     sending = [index for index in of_round if spans[index].phase == "exchange"]
@@ -71,5 +71,5 @@ def is_exchanging(spans: list[Span]) -> bool:
 
 
 def training_began(spans: list[Span], round: int) -> float | None:
-    """Since when the peer trains towards `round`, as far as its lane says."""
+    """The time since which the peer trains towards `round`, if its lane shows it."""
     return next((span.t for span in reversed(spans) if span.round == round and span.phase == "train"), None)

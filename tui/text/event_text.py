@@ -13,9 +13,9 @@ from peer.schema.events import PenaltyImposed, RoundForecast, RoundStalled, prin
 from tui.text.units import format_seconds
 
 OWNERS = frozenset({"PAUSED", "SNOOZED"})
-"""Holds that `resume` ends."""
+"""The holds that `resume` ends."""
 SNOOZE_H = (1, 3, 8)
-"""What pressing the same key again comes to."""
+"""The hours of a snooze, for each time that the key is pressed."""
 
 RESUME = "homefires resume"
 """How an owner ends a pause."""
@@ -25,12 +25,12 @@ _DAY_S = 86400.0
 _CODE, _TEXT = 32, 500
 _MOST = 32
 _LAST_T = 253_000_000_000.0
-"""In the year 9987: a later time is none."""
+"""A time in the year 9987: later times count as unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PauseReason:
-    """One reason not to train, or not all the time; `until` is Unix time, or None if nobody can say."""
+    """One reason not to train, or not all the time; `until` is Unix time, or None if it is not known."""
 
     code: str
     why: str
@@ -39,15 +39,15 @@ class PauseReason:
 
 @dataclass(frozen=True, kw_only=True)
 class PeerStatus:
-    """What a peer answers to `status`, as far as it concerns its owner's limits."""
+    """A peer's answer to `status`, for the part about its owner's limits."""
 
     paused: bool = False
-    """Whether it makes no inner step. If it is not, its holds only slow it down."""
+    """Whether the peer makes no inner steps. If it does, its holds only slow it down."""
     until: float | None = None
-    """When its pause ends by itself (Unix time)."""
+    """The time at which its pause ends by itself (Unix time)."""
     holds: tuple[PauseReason, ...] = ()
     duty: float = 1.0
-    """Share of the time that it computes."""
+    """The share of the time in which it computes."""
     settings: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
     def hold(self, code: str) -> PauseReason | None:
@@ -55,7 +55,7 @@ class PeerStatus:
 
 
 def read_status(fields: Mapping[str, Any]) -> PeerStatus:
-    """The status in an answer; what an older peer does not tell, or tells otherwise, is as if nothing held."""
+    """The status in an answer. Values that an older peer does not have, or has in another form, count as no hold."""
     rows, settings, duty = fields.get("holds"), fields.get("settings"), _number(fields.get("duty"))
     return PeerStatus(
         paused=fields.get("paused") is True or fields.get("state") == "PAUSED",
@@ -82,7 +82,7 @@ def _number(value: Any) -> float | None:
 
 
 def clock(t: float, now: float) -> str:
-    """A moment on the clock of this machine: 18:40, Mon 18:40 on another day, 2026-12-01 18:40 in another week."""
+    """A time on this machine's clock: 18:40, Mon 18:40 on another day, 2026-12-01 18:40 in another week."""
     then, today = time.localtime(t), time.localtime(now)
     if then[:3] == today[:3]:
         return time.strftime("%H:%M", then)
@@ -90,14 +90,14 @@ def clock(t: float, now: float) -> str:
 
 
 def hold_words(hold: PauseReason, now: float) -> str:
-    """Why, and until when unless the reason says so: outside its hours; until 22:00."""
+    """The reason, and its end unless the reason contains it: outside its hours; until 22:00."""
     if hold.code == "SNOOZED" and hold.until is not None:
         return f"snoozed until {clock(hold.until, now)}; sooner with: {RESUME}"
     return with_end(hold.why, hold.until, now)
 
 
 def with_end(why: str, until: float | None, now: float) -> str:
-    """A reason with its end on the clock, unless it names that itself."""
+    """A reason with its end, unless the reason contains that already."""
     if until is None or time.strftime("%H:%M", time.localtime(until)) in why:
         return why
     end = f"until {clock(until, now)}"
@@ -116,7 +116,7 @@ def duty_words(status: PeerStatus) -> str:
 
 
 def next_words(status: PeerStatus, now: float) -> str:
-    """When it trains again; empty if it trains, or if a reason says that already."""
+    """When the peer trains again; empty if it trains, or if a reason says that already."""
     if not (status.paused and status.holds):
         return ""
     told = " ".join(hold_words(hold, now) for hold in status.holds)
@@ -129,12 +129,13 @@ def next_words(status: PeerStatus, now: float) -> str:
 
 
 def next_snooze_h(left_s: float) -> int:
-    """How long to snooze where `left_s` are left of a snooze: the next longer time, and after the longest the first."""
+    """The hours of the next snooze if `left_s` are left of one: the next longer time, and after the longest the
+    first."""
     return next((hours for hours in SNOOZE_H if hours * 3600 > left_s + _MINUTE_S), SNOOZE_H[0])
 
 
 def devices_words(devices: Sequence[str], sharding: str) -> str:
-    """cuda:0, cuda:1 (replicated); empty where a peer does not say."""
+    """cuda:0, cuda:1 (replicated); empty if the peer does not say."""
     return f"{', '.join(devices)} ({sharding})" if sharding else ", ".join(devices)
 
 
@@ -151,7 +152,7 @@ def length_brief(forecast: RoundForecast) -> str:
 
 
 def margin_words(forecast: RoundForecast) -> str:
-    """its part will be in time by 12 s; or that it will be late, or too early to say."""
+    """its part will be in time by 12 s; or that it will be late, or that it is too early to say."""
     if forecast.late_s is None:
         return "too early to say whether its part will be in time"
     if forecast.late_s > 0:
@@ -161,7 +162,7 @@ def margin_words(forecast: RoundForecast) -> str:
 
 
 def margin_brief(forecast: RoundForecast) -> str:
-    """The same in a few cells: 12 s to spare, 3 s late, margin unknown."""
+    """The margin in few cells: 12 s to spare, 3 s late, margin unknown."""
     if forecast.late_s is None:
         return "margin unknown"
     word = "late" if forecast.late_s > 0 else "to spare"
@@ -175,13 +176,13 @@ def before_words(forecast: RoundForecast) -> str:
 
 
 def stall_brief(stalled: RoundStalled, label: str) -> str:
-    """TIME refuses bob (a1b2c3): round 6 stands still. `label` is what the screen calls whose message was refused."""
+    """TIME refuses bob (a1b2c3): round 6 stands still. `label` names the author of the refused message."""
     cause = f"{stalled.rule} refuses {label}" if stalled.rule else "voters are missing"
     return f"{cause}: round {stalled.round + 1} stands still"
 
 
 def stall_lines(stalled: RoundStalled) -> list[str]:
-    """Why a round comes to nothing, and where its rule is explained."""
+    """Why a round cannot be decided, and where the rule is explained."""
     return [stalled.why, *([f"what that means: homefires explain {stalled.rule}"] if stalled.rule else [])]
 
 
@@ -189,7 +190,7 @@ def stall_lines(stalled: RoundStalled) -> list[str]:
 
 
 def counts_words(penalty: PenaltyImposed) -> str:
-    """What is left of a contribution: counts nothing, counts 30 %, clipped to 50 %."""
+    """What remains of a contribution: counts nothing, counts 30 %, clipped to 50 %."""
     if penalty.factor <= 0:
         return "counts nothing"
     percent = f"{100 * penalty.factor:{'.0f' if penalty.factor >= 0.01 else '.1g'}} %"

@@ -18,9 +18,9 @@ class CodePage:
     short: str
     """The meaning, on one line."""
     meaning: str = ""
-    """In sentences; empty where the line says it all."""
+    """The meaning in sentences; empty if the line says everything."""
     remedy: str = ""
-    """What to do; empty where nothing need be done."""
+    """What to do; empty if nothing needs to be done."""
 
 
 def _read() -> Iterator[Mapping[str, CodePage]]:
@@ -35,23 +35,24 @@ KINDS: Mapping[str, Mapping[str, CodePage]] = {
     "penalty": PENALTY_PAGES, "alert": ALERTS, "rule of a round": BROKEN_RULES, "reason to pause": HOLDS,
     "state": STATES, "line of the log": LOG, "exit code": EXITS,
 }  # fmt: skip
-"""A code can be of several kinds."""
+"""The pages by kind. A code can be of several kinds."""
 
 UNKNOWN = CodePage(short="", meaning="This client does not know the code; a newer one may.", remedy="Update.")
 
 
 def advice_of(code: str) -> CodePage:
-    """What a penalty means."""
+    """The page of a penalty's code."""
     return PENALTY_PAGES.get(code, UNKNOWN)
 
 
 def pages_for(code: str) -> Iterator[tuple[str, CodePage]]:
-    """(kind, page) of each meaning of a code."""
+    """(kind, page) for each meaning of a code."""
     return ((kind, pages[code]) for kind, pages in KINDS.items() if code in pages)
 
 
 def explain(code: str) -> list[str]:
-    """All that is known of a code, as lines for people. Raises BadInput, with the closest one, for what is no code."""
+    """Everything that is known about a code, as lines for people. Raises BadInput, with the closest code, for an
+    unknown one."""
     name = code.strip().upper()
     lines: list[str] = []
     for kind, page in pages_for(name):

@@ -6,15 +6,15 @@ from peer.schema.byte_text import format_bytes
 from peer.schema.events import TransferProgressed
 
 MISSING = "N/A"
-"""A figure that is not known."""
+"""Shown for an unknown value."""
 
 EVERY_S = 5.0
-"""A bar is drawn this often."""
+"""The interval between two drawings of a bar."""
 WIDTH = 24
 
 
 class Bar:
-    """A transfer that began at `t` (Unix time) with `event`; drawn at once, every few seconds, and at its end."""
+    """A transfer that began at `t` (Unix time) with `event`. It is drawn at once, every few seconds, and at its end."""
 
     def __init__(self, t: float, event: TransferProgressed) -> None:
         self._began_t, self._first = t, event
@@ -22,7 +22,7 @@ class Bar:
         self._ended = False
 
     def covers(self, event: TransferProgressed) -> bool:
-        """Whether this is the same transfer, further on."""
+        """Whether this event belongs to the same transfer, at a later time."""
         return event.bytes_total == self._first.bytes_total and event.bytes_done >= self._first.bytes_done
 
     def is_due(self, t: float, event: TransferProgressed) -> bool:
@@ -53,14 +53,14 @@ def format_transfer(transfer: TransferProgressed) -> str:
 
 
 def format_line(bps: int) -> str:
-    """How fast a line is said to be: 18.4 Mbit/s."""
+    """A line's stated bandwidth: 18.4 Mbit/s."""
     from peer.planning.plan.peer_set import FASTEST_BPS  # loads numpy, which commands can do without
 
     return f"{bps / 1e6:.3g} Mbit/s{' or more' if bps >= FASTEST_BPS else ''}"
 
 
 def format_mbps(bps: float) -> str:
-    """Megabits per second, without the unit: 0.4, 18."""
+    """Megabits per second without the unit: 0.4, 18."""
     megabits = bps / 1e6
     return f"{megabits:.0f}" if megabits >= 9.95 else f"{megabits:.1f}"
 
@@ -71,21 +71,21 @@ def count(number: int, noun: str) -> str:
 
 
 def format_elapsed(seconds: float) -> str:
-    """mm:ss, and h:mm:ss from one hour on."""
+    """A duration as mm:ss, from one hour on as h:mm:ss."""
     minutes, rest_s = divmod(max(0, int(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest_s:02}" if hours else f"{minutes:02}:{rest_s:02}"
 
 
 def format_seconds(seconds: float) -> str:
-    """0.05 s, 3.2 s, 42 s, 12:05."""
+    """A duration: 0.05 s, 3.2 s, 42 s, 12:05."""
     if seconds < 10:
         return f"{seconds:.2g} s" if seconds < 1 else f"{seconds:.3g} s" if seconds % 1 else f"{seconds:.0f} s"
     return f"{seconds:.0f} s" if seconds < 120 else format_elapsed(seconds)
 
 
 def format_count(number: float) -> str:
-    """Three digits and a unit: 950, 12.3k, 4.56M, 1.20B."""
+    """A number with three digits and a unit: 950, 12.3k, 4.56M, 1.20B."""
     for unit, scale in (("", 1.0), ("k", 1e3), ("M", 1e6), ("B", 1e9), ("T", 1e12)):
         size = number / scale
         if abs(size) < 999.5 or unit == "T":
@@ -95,12 +95,12 @@ def format_count(number: float) -> str:
 
 
 def format_percent(share: float | None) -> str:
-    """33.4 % of 0.334."""
+    """33.4 % for 0.334."""
     return MISSING if share is None else f"{100 * share:.1f} %"
 
 
 def format_ago(seconds: float | None) -> str:
-    """How long ago, coarse enough that it changes rarely: now, 20 s, 4 min, 3 h."""
+    """A time ago, rounded so that it changes rarely: now, 20 s, 4 min, 3 h."""
     if seconds is None:
         return "never"
     if seconds < 10:
@@ -113,7 +113,7 @@ def format_ago(seconds: float | None) -> str:
 
 
 def format_round(seconds: float | None) -> str:
-    """How long a round took, as `12.3 s`; N/A if nobody told when it began."""
+    """The duration of a round, such as `12.3 s`; N/A if its beginning was not reported."""
     return f"{seconds:.1f} s" if seconds else MISSING
 
 
@@ -123,12 +123,12 @@ def format_rtt(seconds: float) -> str:
 
 
 def format_uptime(seconds: float) -> str:
-    """5 min, 3.2 h, 4.1 d."""
+    """An uptime: 5 min, 3.2 h, 4.1 d."""
     if seconds < 5400:
         return f"{int(seconds / 60)} min"
     return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} d"
 
 
 def format_loss(nats: float | None) -> str:
-    """Of a token: 2.345."""
+    """A loss in nats per token: 2.345."""
     return MISSING if nats is None else f"{nats:.3f}"

@@ -25,13 +25,14 @@ from peer.training.train.autotune_result import Tuned, TuneKey, from_json
 
 FILE = "tuned.json"
 MORE = 1.25
-"""Where so many times the memory is free that was free then, a larger micro-batch may have room: it is tried again."""
+"""If this many times as much memory is free as at the last dry run, a larger micro-batch may fit: the run is
+repeated."""
 
 
 def recall(directory: Path, basis: TuneKey, free_bytes: int = 0) -> Tuned | None:
-    """What was found in this folder on the same device, with the same versions, for the same run.
+    """The result in this folder for the same device, versions and run; None if there is none.
 
-    Not if much more memory is free now than was then; `free_bytes` is 0 where that is not known.
+    None also if much more memory is free now than then; `free_bytes` is 0 if that is not known.
     """
     try:
         fit = from_json((directory / FILE).read_text())
@@ -43,29 +44,29 @@ def recall(directory: Path, basis: TuneKey, free_bytes: int = 0) -> Tuned | None
 
 
 def remember(directory: Path, fit: Tuned) -> None:
-    """Replaces what was there. Raises DiskFull."""
+    """Replace the result in this folder. Raises DiskFull."""
     write_atomic(directory / FILE, (fit.to_json() + "\n").encode())
 
 
 CHILD_S = 300.0
-"""A few steps of the largest micro-batches, and loading torch."""
+"""The maximum for a dry run: loading torch, and a few steps of the largest micro-batches."""
 
 POLL_S = 0.25
-"""How often is looked whether the device is wanted for something else."""
+"""Seconds between two looks at whether the device is wanted for something else."""
 
 Start = Callable[[list[str]], "tuple[int, str, str]"]
-"""Runs `python` with these words to its end: exit code, stdout, stderr."""
+"""Runs `python` with these arguments to its end; returns exit code, stdout and stderr."""
 
 
 class Unwanted(Exception):
-    """A dry run was ended before its end: the device is wanted for something else."""
+    """A dry run was ended early: the device is wanted for something else."""
 
 
 def run_python(words: list[str], unwanted: Callable[[], bool] = lambda: False) -> tuple[int, str, str]:
-    """To its end, or killed after CHILD_S, which is a failure like others. A negative code is a signal's, as of the
-    kernel that needs the memory.
+    """Run a child process to its end, or kill it after CHILD_S, which counts as a failure. A negative exit code is
+    that of a signal, for example from a kernel that is short of memory.
 
-    Raises Unwanted, and the child is gone with all that it took, once `unwanted` says so.
+    Raises Unwanted as soon as `unwanted` returns True; the child is gone then, with everything that it used.
     """
     ends_at = time.monotonic() + CHILD_S
     with (
@@ -89,9 +90,10 @@ def run_python(words: list[str], unwanted: Callable[[], bool] = lambda: False) -
 
 
 def find_fit(spec: RunSpec, directory: Path, basis: TuneKey, start: Start = run_python, free_bytes: int = 0) -> Tuned:
-    """What is remembered in `directory` for the same device and versions, or what a dry run of its spec.toml finds.
+    """The result remembered in `directory` for the same device and versions, or that of a new dry run of its
+    spec.toml.
 
-    Raises MemoryFull if not even one sequence has room, HomefiresError if nothing could be tried; what `start` raises.
+    Raises MemoryFull if not even one sequence fits, HomefiresError if nothing could be tried, and what `start` raises.
     """
     known = recall(directory, basis, free_bytes)
     if known is not None:
@@ -103,7 +105,7 @@ def find_fit(spec: RunSpec, directory: Path, basis: TuneKey, start: Start = run_
 
 
 def try_out(spec: RunSpec, path: Path, basis: TuneKey, start: Start = run_python) -> Tuned:
-    """A dry run; one that is killed is tried again with half the micro-batch."""
+    """Make a dry run. If it is killed, try again with half the micro-batch."""
     most = spec.inner.sequences * spec.inner.accumulation
     words = [
         "--devices",

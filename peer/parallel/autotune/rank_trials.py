@@ -34,13 +34,13 @@ from peer.training.train.inner_loop import MicroBatch
 from peer.training.train.round_vectors import MEMORY_SHARE
 
 BEGIN_S = 150.0
-"""After so long no further way is begun: whoever joins waits, and the likeliest came first."""
+"""After this time no further strategy is tried: the peer waits to join, and the most promising ones came first."""
 
 
 def fit_devices(
     spec: RunSpec, wanted: Sequence[str], *, sharding: str, offload: bool, compile: bool = True, most: int = 0
 ) -> Tuned:
-    """What is fastest of all that has room on these devices, and its owner allows. Raises as
+    """The fastest configuration that fits on these devices and that the owner allows. Raises the errors of
     `peer.parallel.autotune.trial.fit`, and DeviceLost."""
     devices = choose_devices(wanted)
     if len(devices) == 1:
@@ -63,22 +63,22 @@ def fit_devices(
 
 @dataclass(frozen=True, kw_only=True)
 class DryDevices:
-    """What ranks are tried on."""
+    """The devices on which ranks are tried."""
 
     names: tuple[str, ...]
-    """As torch names them."""
+    """The devices as torch names them."""
     kinds: tuple[str, ...]
-    """Of the hardware: unlike ones are measured alone."""
+    """The hardware by rank: if it differs, each kind is measured alone."""
     room_bytes: tuple[int, ...]
-    """Free; 0: not known."""
+    """The free memory; 0: not known."""
 
 
 def fit_ranks(
     spec: RunSpec, devices: DryDevices, ways: Sequence[ShardingStrategy], basis: TuneKey, most: int = 0,
     clock: Callable[[], float] = time.monotonic,
 ) -> Tuned:  # fmt: skip
-    """The fastest of `ways`, which are tried in this order. One that takes layers from main memory is not tried where
-    another has room. Raises MemoryFull if none has, HomefiresError if none can be tried, and DeviceLost."""
+    """The fastest of `ways`, which are tried in this order. A way with layers in main memory is tried only if no
+    other fits. Raises MemoryFull if none fits, HomefiresError if none can be tried, and DeviceLost."""
     until, whole = clock() + BEGIN_S, spec.inner.sequences * spec.inner.accumulation
     best: tuple[Trial, ShardingStrategy, tuple[int, ...]] | None = None
     with tempfile.TemporaryDirectory(prefix="homefires-ranks-") as folder:
@@ -106,7 +106,7 @@ def fit_ranks(
 
 
 class RankTrials:
-    """One arena, and ranks in it in one way after the other."""
+    """Ranks that try one way after another in a single arena."""
 
     def __init__(self, spec: RunSpec, devices: DryDevices, folder: Path) -> None:
         self._spec, self._devices, self._folder = spec, devices, folder
@@ -114,9 +114,9 @@ class RankTrials:
         self._noise = Noise(spec, vocabulary)
         self._backend: ShardedBackend | None = None
         self.speeds: tuple[float, ...] = ()
-        """Relative, by rank; empty: alike."""
+        """Relative speeds by rank; empty: all alike."""
         self._peaks: list[tuple[int, ...]] = []
-        """What each attempt took on the device of each rank, in bytes."""
+        """The peak memory of each attempt on the device of each rank, in bytes."""
         self._why: HomefiresError | None = None
 
     def close(self) -> None:
@@ -124,15 +124,16 @@ class RankTrials:
             self._backend.close()
 
     def failure(self) -> HomefiresError:
-        """Why no way was found."""
+        """The reason why no way was found."""
         names = " and ".join(self._devices.names)
         return self._why or MemoryFull(f"not even one sequence of {self._spec.run.name} has room on {names}")
 
     # ---- unlike devices, each alone ----
 
     def measure_alone(self, *, offload: bool) -> None:
-        """Relative speeds of unlike devices, all of them measured alike: holding all of the model, or if that has no
-        room on one of them and the owner allows it, from main memory. Else they count as alike."""
+        """Measure the relative speeds of devices that differ, all in the same way: with the whole model on the
+        device, or, if it does not fit on one of them and the owner allows it, from main memory. Otherwise the
+        devices count as alike."""
         if len(set(self._devices.kinds)) == 1:
             return
         for offloads in (False, True) if offload else (False,):
@@ -143,7 +144,7 @@ class RankTrials:
                 return
 
     def _alone_s(self, kind: str, *, offloads: bool) -> float | None:
-        """Seconds of a sequence on a device of this kind; None without room."""
+        """Seconds per sequence on a device of this kind; None if a sequence does not fit."""
         device = self._devices.names[self._devices.kinds.index(kind)]
         way = ShardingStrategy(kind=Sharding.FULL, ranks=1, offloads=offloads)
         made = self._attempt(1) if self._lay_out(RankOptions(devices=(device,), strategy=way)) else None
@@ -152,8 +153,8 @@ class RankTrials:
     # ---- a way ----
 
     def search(self, way: ShardingStrategy, limit: int) -> tuple[Trial, tuple[int, ...]] | None:
-        """The fastest micro-batch of at most `limit` sequences, and how many each rank has room for (empty: not known);
-        None if not even one has."""
+        """The fastest micro-batch of at most `limit` sequences, and how many sequences fit on each rank (empty: not
+        known). None if not even one fits."""
         if not self._lay_out(RankOptions(devices=self._devices.names, strategy=way)):
             return None
         assert self._backend is not None
@@ -170,8 +171,8 @@ class RankTrials:
         return None if found is None else (found.best, room)
 
     def _room(self, ranks: int) -> tuple[int, ...]:
-        """Sequences that each rank has room for, on a straight line through what one of each rank took and two take;
-        empty where ranks do not count."""
+        """The number of sequences that fit on each rank, extrapolated linearly from the memory for one and for two
+        sequences per rank; empty if ranks do not count their memory."""
         if not all(self._peaks[0]):
             return ()
         if 2 * ranks <= self._spec.inner.sequences * self._spec.inner.accumulation:
@@ -184,7 +185,7 @@ class RankTrials:
         )  # fmt: skip
 
     def _lay_out(self, options: RankOptions) -> bool:
-        """Whether the ranks of this way have room for their shares."""
+        """Whether the shards of this way fit on the ranks."""
         try:
             if self._backend is None:
                 self._backend = ShardedBackend(self._spec, self._noise, options, _AsAsked(1), self._folder)
@@ -196,8 +197,8 @@ class RankTrials:
         return True
 
     def _attempt(self, sequences: int) -> Trial | None:
-        """Some inner steps of one micro-batch each, or of two where a step of the run has several, whose gradient then
-        lies beside the activations; beginning with one that does not count."""
+        """Time some inner steps, after one that does not count. A step has one micro-batch, or two if those of the
+        run have several: then the gradient needs memory in addition to the activations."""
         try:
             return self._timed(sequences)
         except (MemoryFull, RankLost) as error:
@@ -226,19 +227,20 @@ class RankTrials:
 
 
 class _AsAsked(MicroBatch):
-    """What has no room is another attempt's matter."""
+    """Reports a micro-batch that does not fit instead of halving it: another size is another attempt."""
 
     def halve(self) -> None:
         raise MemoryFull(f"{self.sequences} sequences have no room")
 
 
 def _micro_batch_s(backend: ShardedBackend, micro_batches: int) -> float:
-    """Seconds of each of so many, which make a step."""
+    """Seconds per micro-batch in one step of `micro_batches`."""
     done, started = count(1), time.perf_counter()
     backend.step(0, 0, stop=lambda: next(done) >= micro_batches)
     return (time.perf_counter() - started) / micro_batches
 
 
 def _most(one_bytes: int, each_bytes: int, room_bytes: int) -> int:
-    """Sequences at a time, of which the first takes `one_bytes` and each next one `each_bytes`; at least one."""
+    """The number of sequences that fit at a time, at least one, if the first needs `one_bytes` and each further one
+    `each_bytes`."""
     return 1 + max(0, int((SPARE * room_bytes - one_bytes) // max(1, each_bytes)))

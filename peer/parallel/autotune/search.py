@@ -6,17 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 BETTER = 1.03
-"""A change must be worth so much, or noise would decide."""
+"""A change must be faster by this factor; otherwise noise would decide."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One way that has room."""
+    """A configuration that fits, as it was measured."""
 
     sequences: int
     attention: str
     seconds: float
-    """Of forward, backward and its share of the optimizer for one micro-batch."""
+    """Seconds of forward, backward and a share of the optimizer's step for one micro-batch."""
     peak_bytes: int
 
     @property
@@ -26,7 +26,7 @@ class Trial:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchResult:
-    """The fastest trial, and what memory it takes."""
+    """The fastest trial, and the memory that it needs."""
 
     best: Trial
     fixed_bytes: int
@@ -34,14 +34,15 @@ class SearchResult:
 
 
 Attempt = Callable[[int, str], Trial | None]
-"""Sequences and attention kernel, to what it took; None if there is no room, or no such kernel."""
+"""Called with a number of sequences and an attention kernel. Returns the trial; None if it does not fit, or if the
+kernel does not exist."""
 
 
 def find(attempt: Attempt, wanted: int, most: int, attentions: Sequence[str]) -> SearchResult | None:
-    """From the spec's own micro-batch down by halves until one has room, then up by doubling while that is faster.
+    """Try the spec's own micro-batch, halve it until it fits, then double it while that is faster.
 
-    `wanted`: sequences of the spec's micro-batch; `most`: of its whole inner step; `attentions`: kernels, the usual
-    one first. None if not even one sequence has room.
+    `wanted` is the number of sequences in the spec's micro-batch, `most` that in its whole inner step. `attentions`
+    lists kernels, the usual one first. None if not even one sequence fits.
     """
     usual, *others = attentions
     sequences = wanted
@@ -63,7 +64,8 @@ def find(attempt: Attempt, wanted: int, most: int, attentions: Sequence[str]) ->
 
 
 def _memory(attempt: Attempt, best: Trial) -> dict[str, int]:
-    """A straight line through the peaks of one sequence and of the best."""
+    """The fixed memory and the memory per sequence, on a straight line through the peaks of one sequence and of the
+    best trial."""
     if not best.peak_bytes:
         return {"fixed_bytes": 0, "sequence_bytes": 0}
     one = attempt(1, best.attention) if best.sequences > 1 else None

@@ -29,15 +29,15 @@ from peer.training.train.backend import SingleDevice, uses_bfloat16
 
 WARM_STEPS, TIMED_STEPS = 1, 2
 LONG_S = 5.0
-"""A step that takes so long is timed once, the first one."""
+"""A step that takes this long is timed only once, the first time."""
 ATTENTIONS = ("sdpa", "eager")
 APART, APART_BFLOAT16 = 1e-5, 1e-2
-"""How far, relative, loss and gradient of compiled blocks may be from those of plain ones."""
+"""The allowed relative difference between compiled and plain blocks, in loss and gradient norm."""
 
 
 def fit(spec: RunSpec, wanted: str, most: int = 0, *, offload: bool = False, compile: bool = True) -> Tuned:
-    """Try on the device that one of `settings.devices` means; its owner allows `offload` if this finds nothing, and to
-    `compile`. Raises BadInput, BadSpec, MemoryFull."""
+    """Find the fastest configuration on the device that a value of `settings.devices` names. The owner's permissions
+    are `offload`, used if nothing else fits, and `compile`. Raises BadInput, BadSpec, MemoryFull."""
     device = choose_device(wanted)
     whole = spec.inner.sequences * spec.inner.accumulation
     limit = min(whole, most or whole)
@@ -67,8 +67,8 @@ def fit(spec: RunSpec, wanted: str, most: int = 0, *, offload: bool = False, com
 def _found(
     trials: Trials, usual: int, most: int, attentions: Sequence[str]
 ) -> tuple[SearchResult | None, bool]:  # fmt: skip
-    """The fastest micro-batch, and whether blocks are computed again for it: tried where the spec's own micro-batch,
-    of `usual` sequences, finds no memory."""
+    """The fastest micro-batch, and whether activations are recomputed for it: that is tried if the spec's own micro-
+    batch, of `usual` sequences, does not fit."""
     found = find(trials.attempt, usual, most, attentions)
     if found is not None and found.best.sequences >= usual:
         return found, False
@@ -83,7 +83,8 @@ def basis_of(
     spec: RunSpec, wanted: Sequence[str], devices: Sequence[torch.device], *, sharding: str = "auto",
     offload: bool = False, compile: bool = True,
 ) -> TuneKey:  # fmt: skip
-    """What a dry run on these devices holds for; `wanted` are their names as the dry run is told them."""
+    """The conditions under which a dry run on these devices is valid; `wanted` are the devices' names as the dry run
+    gets them."""
     return TuneKey(
         run=spec.digest().hex(), device=" ".join(wanted), name=" and ".join(map(kind_of, devices)),
         torch=torch.__version__, homefires=version("homefires"), sharding=sharding if len(devices) > 1 else "auto",
@@ -103,12 +104,12 @@ class Trials:
         self._recomputes = False
 
     def recompute(self) -> None:
-        """From here on blocks are computed again in the backward pass."""
+        """From now on, recompute the activations of blocks in the backward pass."""
         self._recomputes = True
 
     def attempt(self, sequences: int, attention: str) -> Trial | None:
-        """Some inner steps, of two micro-batches each where a step of the run has several: from the second one on the
-        gradient lies beside the activations."""
+        """Time some inner steps, of two micro-batches each if those of the run have several: from the second one on,
+        the gradient needs memory in addition to the activations."""
         try:
             return self._timed(sequences, attention)
         except MemoryFull:
@@ -125,8 +126,8 @@ class Trials:
                 torch.cuda.empty_cache()
 
     def compiled(self, plain: Trial) -> Trial | None:
-        """The same micro-batch with compiled blocks, if their loss and gradient are those of plain ones and they are
-        faster; None also where there is no compiler."""
+        """Try the same micro-batch with compiled blocks. None unless their loss and gradient agree with those of
+        plain ones and they are faster; None also without a compiler."""
         if not can_compile(self._model):
             return None
         if plain.attention:
@@ -150,7 +151,7 @@ class Trials:
         return trial if is_equal and is_faster else None
 
     def _loss_and_norm(self, trial: Trial) -> tuple[float, float]:
-        """Of one micro-batch of noise, in nats, and of its gradient."""
+        """The loss of one micro-batch of noise, in nats, and the norm of its gradient."""
         batch = Batch.of(Noise(self._spec, int(self._model.config.vocab_size)).next(trial.sequences))
         with torch.autocast(self._device.type, torch.bfloat16, enabled=uses_bfloat16(self._spec, self._device)):
             loss, _ = Net(self._model)(batch.moved(lambda values: values.to(self._device)))
@@ -184,8 +185,8 @@ class Trials:
         return Trial(sequences=sequences, attention=attention, seconds=each_s, peak_bytes=peak)
 
     def _step_s(self, loop: SingleDevice) -> float | None:
-        """Seconds of a step until the device has made it; None if it had to go on with a smaller micro-batch, or if its
-        loss is not finite."""
+        """Seconds of a step until the device has finished it; None if it had to continue with a smaller micro-batch,
+        or if its loss is not finite."""
         before, started = loop.micro.sequences, time.perf_counter()
         step = loop.step(0, 0)
         newest = loop.newest_loss()
@@ -195,7 +196,7 @@ class Trials:
 
 
 class Noise:
-    """Tokens by chance: what they are does not change what they cost."""
+    """Random tokens: their values do not change what they cost."""
 
     def __init__(self, spec: RunSpec, vocabulary: int) -> None:
         self._context, self._vocabulary = spec.model.context, vocabulary

@@ -40,24 +40,26 @@ from peer.training.model.flat_parameters import Layer
 
 T = TypeVar("T")
 FILE = "cluster.assignment"
-"""In a lead's folder: who held which layers last."""
+"""The file in a lead's folder with its last assignment."""
 GRACE_S = 5.0
-"""Who held a stage is given so long to come back before another takes its place."""
+"""Seconds in which a home that held a stage may come back before another takes its place."""
 FASTER = 1.5
-"""A spare that is so many times as fast takes the place of a home that is there."""
+"""A spare replaces a present home if it is this many times as fast."""
 LOOK_S = 1.0
-"""Whoever waits looks so often whether its owner wants it to leave."""
+"""Seconds between two looks at whether the owner wants this peer to leave."""
 
 
 def assemble(
     send: Callable[[ToLink], None], inbox: SimpleQueue[Any], spec: RunSpec, me: str, settings: PeerSettings,
     directory: Path, session: Reporter, doubts: HomeSuspicion,
 ) -> Assignment:  # fmt: skip
-    """A lead's: waits until `settings.stages` homes are here, itself among them, and tells them who holds which layers.
+    """For a lead: wait until `settings.stages` homes are here, itself included, and tell them which layers they
+    hold.
 
-    Whoever held a stage before holds it again; in the place of a home that is gone steps one that has kept its layers,
-    else any; `doubts` knows who may not. The first time, those homes hold stages that are fastest together. Raises what
-    a link ended with, LeaveRequested, and BadInput where the model cannot be cut for them.
+    A home that held a stage before holds it again. If it is gone, it is replaced by a home that has kept its layers, or
+    else by any other; `doubts` knows which homes are excluded. The first time, the homes hold the stages that are
+    fastest together. Raises the error with which a link ended, LeaveRequested, and BadInput if the model cannot be cut
+    for these homes.
     """
     require_cuttable(spec)
     layers, width, before = model_layers(spec), shape_of(spec).width, _remembered(directory, me, settings)
@@ -86,7 +88,7 @@ def assemble(
 
 
 class _Table:
-    """Who is here for a lead to deal to."""
+    """The homes that are present, among which a lead deals layers."""
 
     def __init__(self, stages: int, layers: Sequence[Layer], session: Reporter) -> None:
         self._stages, self._layers, self._session = stages, layers, session
@@ -95,7 +97,7 @@ class _Table:
         self._left_out: set[str] = set()
 
     def seat(self, homes: Sequence[HomeOffer]) -> None:
-        """All that have room for one block; of others it is said why they are left out, once."""
+        """Take note of the homes. Those on which not even one block fits are left out, with one warning each."""
         block = min((layer for layer in self._layers if layer.is_block), key=lambda layer: layer.size)
         for home in homes:
             if not has_room(home, [block]) and home.peer not in self._left_out:
@@ -112,7 +114,8 @@ class _Table:
             self._session.say("JOINING", f"waiting for {missing} more of the {self._stages} homes of this cluster")
 
     def dealt_first(self, mine: HomeOffer, width: int, wire: Wire) -> Assignment | None:
-        """None where they have no room together: more homes, or larger ones, may come."""
+        """The first assignment; None if the model does not fit on these homes together: more homes, or larger ones,
+        may come."""
         homes, self.enough_since = [mine, *self.present], None
         try:
             first = choose_spans(self._layers, width, homes, self._stages, next_epoch(), wire)
@@ -127,9 +130,10 @@ class _Table:
 def dealt_again(
     before: Assignment, layers: Sequence[Layer], homes: Sequence[HomeOffer], epoch: int
 ) -> Assignment:  # fmt: skip
-    """The same stages, held by as many of the `homes`, the lead's first, as held them or have kept their layers: the
-    fastest of those. Who is left over keeps the layers of some stage, and is a spare. So is whoever held the slowest
-    stage, if a spare is `FASTER` by so much that what its optimizer remembers is worth less."""
+    """The same stages for these `homes`, the lead's first. A stage goes to the home that held it before, or else to
+    the fastest one that has kept its layers, or else to any other. Homes that are left over keep the layers of some
+    stage as spares. So does the home with the slowest stage if a spare is faster by so much (`FASTER`) that it is
+    worth losing the stage's moments."""
     kept = {holder.peer: holder.layers for holder in (*before.workers, *before.spares)}
     fastest = sorted(homes[1:], key=lambda home: -home.tokens_per_s)
     needed = {holder.peer for holder in before.workers} & {home.peer for home in fastest}
@@ -149,7 +153,7 @@ def dealt_again(
 
 
 def _outrun(before: Assignment, layers: Sequence[Layer], homes: Sequence[HomeOffer]) -> set[str]:
-    """The home that holds up all others, if a much faster one is here that has kept its layers; else nobody."""
+    """The home that delays all others, if a much faster spare has kept its layers; otherwise empty."""
     speeds = {home.peer: home.tokens_per_s or math.inf for home in homes}
     present = [holder for holder in before.stages if holder.peer in speeds]
     slowest = max(
@@ -163,8 +167,8 @@ def _outrun(before: Assignment, layers: Sequence[Layer], homes: Sequence[HomeOff
 def with_spares(
     assignment: Assignment, homes: Sequence[HomeOffer], kept: Mapping[str, range] | None = None
 ) -> Assignment:
-    """Those of the `homes` beside it that hold nothing yet, each with the layers that it has `kept`; else with those of
-    the stage that has fewest spares, of these the one that takes longest, where most is gained."""
+    """The assignment with all other `homes` as spares. Each has the layers that it has `kept`, or else those of the
+    stage with the fewest spares; among equals, the slowest stage, where a spare gains most."""
     speeds = {home.peer: home.tokens_per_s for home in homes}
     spares = list(assignment.spares)
 
@@ -183,12 +187,12 @@ def with_spares(
 
 
 def remember(directory: Path, assignment: Assignment) -> None:
-    """In a lead's folder, for its next life. Raises DiskFull."""
+    """Write the assignment to the lead's folder, for its next life. Raises DiskFull."""
     write_atomic(directory / FILE, msgspec.msgpack.encode(assignment))
 
 
 def _remembered(directory: Path, me: str, settings: PeerSettings) -> Assignment | None:
-    """What this lead had dealt before, if it asks for as many stages still."""
+    """This lead's last assignment, if the number of stages and the encoding are still the same."""
     try:
         before = msgspec.msgpack.decode((directory / FILE).read_bytes(), type=Assignment)
     except (FileNotFoundError, ValueError):
@@ -201,8 +205,8 @@ def await_assignment(
     send: Callable[[ToLink], None], inbox: SimpleQueue[Any], spec: RunSpec, me: str, settings: PeerSettings,
     session: Reporter,
 ) -> Assignment:  # fmt: skip
-    """A worker's: offers what it has, and waits for its lead's word. Raises what a link ended with, LeaveRequested, and
-    BadInput where no device works."""
+    """For a worker: offer this home to its lead, and wait for an assignment. Raises the error with which a link
+    ended, LeaveRequested, and BadInput if no device works."""
     mine = measure_offer(spec, settings, me)
     send(SeekWork(mine.memory_gb, mine.tokens_per_s))
     session.say("JOINING", "waiting for the lead of the cluster to say which layers are for this home")
@@ -210,7 +214,8 @@ def await_assignment(
 
 
 def _hear(inbox: SimpleQueue[Any], session: Reporter, wanted: Callable[[object], T | None]) -> T:
-    """What `wanted` makes of what the link says, or of time that passed (None); all else is told or dropped."""
+    """The first result of `wanted` that is not None. It is called with each message of the link, and with None as
+    time passes; other messages are reported or dropped."""
     while not session.stopping:
         item: Any = None
         with suppress(Empty):
@@ -229,5 +234,5 @@ def _hear(inbox: SimpleQueue[Any], session: Reporter, wanted: Callable[[object],
 
 
 def next_epoch() -> int:
-    """Of a lead: later than any before, also after a restart within a second."""
+    """A lead's next epoch: later than any before, even after a restart within a second."""
     return time.time_ns() // 10**6

@@ -30,13 +30,14 @@ from peer.training.train.layerwise import Layerwise
 
 
 class ClusterHome:
-    """Made for an assignment; closed with the life that it belongs to."""
+    """This home's part in a cluster. It is made for an assignment, and closed with the life that it belongs to."""
 
     def __init__(
         self, assignment: Assignment, me: str, end: FlowLine, contributions: Path, ask_submit: Callable[[], None],
         changed: Callable[[Assignment], None] = lambda assignment: None, doubts: HomeSuspicion | None = None,
     ) -> None:  # fmt: skip
-        """`ask_submit` has this home's life offer what it has where it stands; `changed` hears of more spares."""
+        """`ask_submit` makes this home's life submit a contribution at its present anchor; `changed` is called when
+        there are more spares."""
         holder = assignment.of(me)
         assert holder is not None, "an assignment without this home is for others"
         self.assignment, self.me, self.holder = assignment, me, holder
@@ -55,7 +56,7 @@ class ClusterHome:
         self.router = FlowRouter(end, self.homes.take)
 
     def engine(self, spec: RunSpec, device: torch.device, folder: Path, on_halved: Callable[[int], None]) -> MakeEngine:
-        """Of a trainer of the layers that are here."""
+        """Returns the maker of a training engine for the layers of this home."""
 
         def make(batches: Sequences) -> Engine:
             place = StagePlace(assignment=self.assignment, me=self.me, port=self.router)
@@ -79,7 +80,7 @@ class ClusterHome:
         return make
 
     def formed(self, layers: Sequence[str]) -> ClusterFormed:
-        """What people hear of it; `layers` are the names of all."""
+        """The event that tells people of the cluster; `layers` are the names of all layers."""
         rows = [
             {
                 "peer": holder.peer,
@@ -92,7 +93,7 @@ class ClusterHome:
         return ClusterFormed(epoch=self.assignment.epoch, lead=self.assignment.lead, stages=rows)
 
     def measured(self) -> StagesMeasured | None:
-        """What the newest step took, for people; None of a worker, and before there was one."""
+        """The event with the timing of the newest step; None for a worker, and before the first step."""
         lead = self._first
         if lead is None or not lead.flight_seconds:
             return None
@@ -106,7 +107,7 @@ class ClusterHome:
         return StagesMeasured(step_s=lead.step_s, stages=rows)
 
     def enlisted(self, homes: Sequence[HomeOffer]) -> Assignment | None:
-        """A lead's, with those as spares that have come since; None if there are none."""
+        """For a lead: the assignment with all new homes as spares; None if there are none."""
         known = {holder.peer for holder in (*self.assignment.stages, *self.assignment.spares)}
         may = self._doubts.admitted(homes)
         if not self.is_lead or known >= {home.peer for home in may}:
@@ -116,7 +117,7 @@ class ClusterHome:
         return self.assignment
 
     def hear(self, said: StagesAssigned | HomeLost) -> None:
-        """What the link says of the cluster. Raises HomeGone where this life cannot go on with it."""
+        """Process a message of the link about the cluster. Raises HomeGone if this life cannot go on with it."""
         match said:
             case HomeLost(peer=peer, why=why) if isinstance(self.homes, LeadHomes):
                 if peer in {holder.peer for holder in self.assignment.workers}:
@@ -126,7 +127,8 @@ class ClusterHome:
                 self._deal(assignment)
 
     def _deal(self, assignment: Assignment) -> None:
-        """Go on as it is where its layers and its lead stay the same."""
+        """Continue with a new assignment if this home's layers and its lead stay the same; raises HomeGone
+        otherwise."""
         assert isinstance(self.homes, WorkerHome), "a lead deals itself"
         holder = assignment.of(self.me)
         is_same = holder is not None and holder.layers == self.holder.layers and assignment.lead == self.assignment.lead
@@ -141,7 +143,7 @@ class ClusterHome:
 
 
 def layer_words(names: Sequence[str], held: range) -> str:
-    """Such as `embed_tokens, layers 0 to 3`."""
+    """The held layers in words, such as `embed_tokens, blocks 0 to 3`."""
     words: list[str] = []
     blocks = [names[number] for number in held if names[number].rpartition(".")[2].isdecimal()]
     for number in held:

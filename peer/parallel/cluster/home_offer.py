@@ -17,15 +17,15 @@ from peer.schema.settings import PeerSettings
 from peer.schema.spec import RunSpec
 
 TOKENS = 512
-"""In one product: rows of a matrix."""
+"""The rows of a matrix in one product."""
 TIMED_S = 0.1
 WIDEST = 4096
-"""A wider product is no faster, and takes a processor long."""
+"""The maximal width of a product: a wider one is not faster, and needs long on a processor."""
 
 
 def measure_offer(spec: RunSpec, settings: PeerSettings, me: str) -> HomeOffer:
-    """Of this home. Room and speed of a device that others fill now are not known. Raises BadInput for none that
-    works."""
+    """The offer of this home. Memory and speed are 0 (not known) while other programs fill the device. Raises
+    BadInput if no device works."""
     try:
         memory_gb, tokens_per_s = _measured(spec, settings)
     except MemoryFull:
@@ -34,7 +34,7 @@ def measure_offer(spec: RunSpec, settings: PeerSettings, me: str) -> HomeOffer:
 
 
 def _measured(spec: RunSpec, settings: PeerSettings) -> tuple[float, float]:
-    """Raises MemoryFull, BadInput."""
+    """Returns (memory in GB, tokens per second). Raises MemoryFull, BadInput."""
     device = choose_devices(settings.devices)[0]
     threads = threads_for(device.type, settings.threads or torch.get_num_threads()).torch
     shape = shape_of(spec)
@@ -44,8 +44,8 @@ def _measured(spec: RunSpec, settings: PeerSettings) -> tuple[float, float]:
 
 
 def room_bytes(device: torch.device, settings: PeerSettings) -> float:
-    """For parameters, gradients and moments; in main memory a round keeps four numbers a parameter beside these, as
-    many as they are."""
+    """The bytes for parameters, gradients and moments. In main memory a round needs the same amount again: four
+    numbers per parameter."""
     allowed = settings.memory_gb * 1e9 or float("inf")
     main = max(0.0, min(available_bytes(), allowed) - PROCESS_BYTES)
     free = free_bytes(device)
@@ -53,12 +53,12 @@ def room_bytes(device: torch.device, settings: PeerSettings) -> float:
 
 
 def flops_of(device: torch.device, threads: int, width: int, *, bfloat16: bool) -> float:
-    """Operations per second of the matrix product that a model of this width is made of: of as many as fit into
-    TIMED_S, all together, since a thread's clock may stand still during a short one. Training reaches a share of it,
-    which is about the same on all homes.
+    """Operations per second of the matrix product that a model of this width consists of: of all that run within
+    TIMED_S together, since a thread's clock may stand still during a short one. Training reaches a share of it that
+    is about the same on all homes.
 
-    Of a processor what one thread makes in the time that it computes, times `threads`: what else the machine does just
-    now would tell more than the machine.
+    For a processor it is the speed of one thread in its own computing time, multiplied by `threads`: otherwise it would
+    depend on what else the machine does just now.
     """
     is_cpu = device.type == "cpu"
     clock = time.thread_time if is_cpu else time.perf_counter

@@ -9,15 +9,17 @@ from peer.schema.ipc import HomeOffer
 
 
 class HomeSuspicion:
-    """Of one process of a lead: whoever has mended their home has the lead's owner restart it."""
+    """A lead's suspicions, for the time of one process: a home that was repaired is trusted again after a restart of
+    the lead."""
 
     def __init__(self) -> None:
         self._garbage: set[str] = set()
         self._last: set[str] = set()
-        """Those that were silent, or on whose word another was named."""
+        """The homes that were silent, and those that accused another home."""
 
     def note(self, gone: HomeGone) -> str:
-        """A life ended with this. What follows for that home, in words; empty if nothing does: it may come back."""
+        """Note the error that ended a life. Returns the consequence for that home in words; empty if there is none
+        and it may come back."""
         match gone:
             case GarbageHome():
                 self._garbage.add(gone.peer)
@@ -31,11 +33,11 @@ class HomeSuspicion:
                 return ""
 
     def admitted(self, homes: Sequence[HomeOffer]) -> tuple[HomeOffer, ...]:
-        """Those who may hold layers, the doubtful last."""
+        """The homes that may hold layers; suspected ones come last."""
         may = [home for home in homes if home.peer not in self._garbage]
         return tuple(sorted(may, key=lambda home: home.peer in self._last))
 
     def chosen(self, homes: Sequence[HomeOffer], needed: int) -> tuple[HomeOffer, ...]:
-        """Those of the admitted among whom layers are dealt: without the doubtful, where so many others are there."""
+        """The admitted homes among which layers are dealt: without the suspected ones, if there are enough others."""
         heard = tuple(home for home in homes if home.peer not in self._last)
         return heard if len(heard) >= needed else tuple(homes)

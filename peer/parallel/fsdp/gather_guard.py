@@ -15,10 +15,10 @@ from peer.training.train.layerwise import APPLY_S
 
 
 class Gates(Protocol):
-    """`gather_hooks.GatherGates`, or what a test has in its place."""
+    """The part of `gather_hooks.GatherGates` that the guard needs; tests have their own."""
 
     def is_gathered(self, layer: int) -> bool:
-        """Whether this layer is read from a copy that was made before."""
+        """Whether the next pass reads this layer from an earlier copy."""
         ...
 
     def forget(self) -> None:
@@ -27,11 +27,11 @@ class Gates(Protocol):
 
 
 class GatherGuard:
-    """Lets one rank's passes gather a layer once it is applied, and only at the version that they read.
+    """Lets one rank's passes gather a layer only once it is applied, and only at the version that they read.
 
-    Whoever computes is `reading` around each forward pass and its backward pass, also where it only evaluates.
-    Whoever applies an update calls `begin`, writes this rank's shares and calls `publish`, from any threads. A pass
-    outside of `reading` is not safe itself, but what it leaves behind is never read.
+    The thread that computes uses `reading` around each forward pass and its backward pass, also for an evaluation. The
+    thread that applies an update calls `begin`, writes this rank's shards and calls `publish`; any threads may do so. A
+    pass outside of `reading` is not safe itself, but what it leaves behind is never read.
 
         guard = GatherGuard(len(flat.layers), partial(GatherGates, model, flat))
     """
@@ -39,9 +39,9 @@ class GatherGuard:
     def __init__(self, layers: int, gates: Callable[[Enter], Gates], wait_s: float = APPLY_S) -> None:
         self._versions = BufferVersions(layers)
         self._copied_at = [0] * layers
-        """The version of what was gathered of each layer last."""
+        """The version at which each layer was last gathered."""
         self._version = 0
-        """Of the layers that the present pass reads."""
+        """The version of the layers that the present pass reads."""
         self._wait_s = wait_s
         self._gates = gates(self._enter)
 
@@ -53,29 +53,29 @@ class GatherGuard:
     def begin(self) -> int:
         """From now on no layer is gathered until it is published; returns the new version.
 
-        Said before a parameter is written, when nobody is `reading` and the update before is whole, else
-        AssertionError. Copies that were gathered of the parameters are dropped.
+        Call it before a parameter is written. If a thread is `reading`, or the previous update is not complete, it
+        raises AssertionError. Gathered copies of the parameters are dropped.
         """
         version = self._versions.begin()  # nobody reads from here on: nothing of it is published
         self._gates.forget()
         return version
 
     def publish(self, layer: int, version: int) -> None:
-        """This rank's share of the layer is written. Raises StaleVersion.
+        """Declare this rank's shard of the layer as written. Raises StaleVersion.
 
-        On a GPU it is said after the event at the copy's end has been waited for (`Event.synchronize`): FSDP gathers
-        on streams of its own, which wait for no other stream's copies but at the start of a forward pass.
+        On a GPU, first wait for the event at the end of the copy (`Event.synchronize`): FSDP gathers on streams of its
+        own, which wait for the copies of other streams only at the start of a forward pass.
         """
         self._versions.publish(layer, version)
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Forward and backward passes inside read one version of the model."""
+        """The forward and backward passes inside read one version of the model."""
         with self._versions.reading() as self._version:
             yield
 
     def _enter(self, layers: Collection[int]) -> None:
-        """These are gathered next. Raises StaleVersion and TimeoutError."""
+        """Called before these layers are gathered. Raises StaleVersion and TimeoutError."""
         for layer in layers:
             self._versions.wait(layer, self._version, self._wait_s)
         for layer in layers:

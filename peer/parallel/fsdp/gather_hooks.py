@@ -16,13 +16,12 @@ Enter = Callable[[Collection[int]], None]
 
 
 class GatherGates:
-    """Hooks that call `enter` with the layers that FSDP gathers next, in every forward pass.
+    """Hooks that call `enter` in every forward pass with the layers that FSDP gathers next.
 
-    Each module that FSDP gathers by itself enters the layers of that gather: a block its own, the whole model
-    what is outside of all blocks. After the model's forward pass all layers are entered.
-
-    `model` is divided already (`sharded_model.shard`), on the CPU or a GPU, and prefetches nothing in its forward
-    pass. `flat` is of the same model before or after: only the names of its layers are read.
+    Each module that FSDP gathers by itself enters the layers of that gather: a block its own layer, the whole model all
+    layers outside of blocks. After the model's forward pass all layers are entered. `model` is already sharded
+    (`sharded_model.shard`), on the CPU or a GPU, and prefetches nothing in its forward pass. `flat` is that of the same
+    model, sharded or not: only the names of its layers are read.
     """
 
     def __init__(self, model: nn.Module, flat: FlatParameters, enter: Enter) -> None:
@@ -35,16 +34,17 @@ class GatherGates:
             _gate(cast("nn.Module", module), layers, enter)
         assert len(self._module_of) == len(flat.layers), "a layer is in no gather"
         self.order = tuple(self._module_of)
-        """The layers as a forward pass needs them: those of the whole model first, so they are applied first."""
+        """The layers in the order in which a forward pass needs them. Those outside of blocks come first, so they
+        are applied first."""
         model.register_forward_hook(lambda *_: enter(self.order))
         self._model = model
 
     def is_gathered(self, layer: int) -> bool:
-        """Whether this layer is read from a copy that was made before, not from what the ranks hold now."""
+        """Whether the next pass reads this layer from an earlier copy, and not from the ranks' present shards."""
         return has_gathered(self._module_of[layer])
 
     def forget(self) -> None:
-        """Drop all such copies. No forward or backward pass is under way."""
+        """Drop all such copies. Call it only when no forward or backward pass is running."""
         forget_gathered(self._model)
 
 
@@ -54,7 +54,7 @@ def _gate(module: nn.Module, layers: Collection[int], enter: Enter) -> None:
 
 
 def _gathered_together(model: nn.Module) -> Iterator[tuple[FSDPModule, list[str]]]:
-    """Each module that gathers for itself, with the layers' names of the trained parameters it gathers."""
+    """Each module that gathers for itself, with the names of the layers whose trained parameters it gathers."""
     name_of = {id(value): layer_name(name) for name, value in model.named_parameters() if value.requires_grad}
     for module in fsdp_modules(model):
         parts = _own_parts(cast("nn.Module", module))
@@ -63,7 +63,7 @@ def _gathered_together(model: nn.Module) -> Iterator[tuple[FSDPModule, list[str]
 
 
 def _own_parts(module: nn.Module) -> Iterator[nn.Module]:
-    """The module, and what is in it that no other one gathers."""
+    """The module itself, and all modules in it that no other one gathers."""
     yield module
     for child in module.children():
         if not isinstance(child, FSDPModule):

@@ -64,13 +64,13 @@ def _serve(steps: Channel, round: Channel, file: int) -> None:
 
 
 def _obey_or_end(channel: Channel, do: Callable[[Command], RankAnswer]) -> None:
-    """The other thread may be in a collective operation when the lead ends."""
+    """Obey, then end the process: the other thread may be in a collective operation when the lead ends."""
     _obey(channel, do)
     os._exit(0)
 
 
 def _obey(channel: Channel, do: Callable[[Command], RankAnswer]) -> None:
-    """Do what is told, one after the other, until this rank is told to stop or cannot go on."""
+    """Execute commands one after another, until this rank is told to stop or fails."""
     with suppress(HungUp):
         while not isinstance(command := channel.hear(), StopRank):
             if not _answer(channel, partial(do, command)):
@@ -79,7 +79,7 @@ def _obey(channel: Channel, do: Callable[[Command], RankAnswer]) -> None:
 
 
 def _answer(channel: Channel, do: Callable[[], RankAnswer]) -> bool:
-    """Whether this rank can go on after that. What was to be done is answered, whatever comes of it."""
+    """Execute a command and send its answer, even if it fails. Returns whether this rank can go on."""
     answer: Answer
     try:
         answer = do()

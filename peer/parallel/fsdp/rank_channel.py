@@ -17,23 +17,23 @@ class HungUp(Exception):
 
 
 class RankChannel(Generic[Told, Heard]):
-    """Tells messages of one kind and hears those of another. One thread at a time."""
+    """Sends messages of one kind and receives those of another, for one thread at a time."""
 
     def __init__(self, end: socket.socket, heard: object) -> None:
-        """Takes `end` over; `heard` is the type, or the union, of what is heard."""
+        """Takes over `end`; `heard` is the type, or the union, of the messages to receive."""
         self.connection = Connection(end.detach())
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode = msgspec.msgpack.Decoder(heard).decode
 
     def tell(self, message: Told) -> None:
-        """Raises HungUp."""
+        """Send a message. Raises HungUp."""
         try:
             self.connection.send_bytes(self._encode(message))
         except OSError as error:
             raise HungUp from error
 
     def hear(self) -> Heard:
-        """The next message, once it is there. Raises HungUp."""
+        """Wait for the next message. Raises HungUp."""
         try:
             heard: Heard = self._decode(self.connection.recv_bytes())
         except (EOFError, OSError) as error:

@@ -21,14 +21,14 @@ from peer.training.outer.layer_tensors import LayerTensors, Origin
 
 
 class RankKernels:
-    """Of one rank."""
+    """The kernels of one rank."""
 
     def __init__(self, shards: RankShards, kernels: Kernels, codec: Codec, payload: Tensor) -> None:
-        """`payload` is the arena's, uint8."""
+        """`payload` is that of the arena, uint8."""
         self._shards, self._kernels, self._codec = shards, kernels, codec
         self._payload = payload.numpy()
         self.octets = 0
-        """Of encoded parts, read or written so far."""
+        """The bytes of encoded parts read or written so far."""
         self._calls: Mapping[str, Callable[[LayerWork], float]] = {
             "progress": lambda work: self._each(work, kernels.progress),
             "begin": lambda work: self._each(work, kernels.begin),
@@ -41,7 +41,7 @@ class RankKernels:
         }
 
     def do(self, work: LayerWork) -> float:
-        """What the call returns, for what is owned here."""
+        """Execute a call on the shards that this rank owns, and return its value."""
         return self._calls[work.call](work)
 
     def _owned(self, work: LayerWork) -> tuple[LayerTensors, ...]:
@@ -84,7 +84,8 @@ class RankKernels:
         ))  # fmt: skip
 
     def _encode(self, work: LayerWork) -> float:
-        """Into the arena. What other ranks own of a unit that begins here is in the shared residual."""
+        """Encode a part into the arena. A unit that begins here may end in another rank's shard, whose residual is
+        shared."""
         (part,), whole = work.parts, self._shards.gathered(work.layer)
         assert part.mine is not None
         for tensors in self._owned(work):
@@ -97,7 +98,7 @@ class RankKernels:
     # ---- units ----
 
     def _needed(self, work: LayerWork, tensors: LayerTensors) -> Iterator[tuple[PartWork, slice]]:
-        """The units of each part of which something is here."""
+        """The units of each part that overlap these tensors."""
         unit = self._codec.unit
         for part in work.parts:
             first = max(part.start, tensors.first) - part.start
@@ -106,20 +107,20 @@ class RankKernels:
                 yield part, slice(first // unit, -(-last // unit))
 
     def _beginning(self, part: PartWork, tensors: LayerTensors) -> slice:
-        """The units of a part whose first element is here."""
+        """The units of a part whose first element lies here."""
         unit, before = self._codec.unit, tensors.first - part.start
         units = -(-part.size // unit)
         first, last = (min(max(0, -(-at // unit)), units) for at in (before, before + tensors.elements))
         return slice(first, last)
 
     def _piece(self, work: LayerWork, part: PartWork, units: slice) -> Part:
-        """What these units of a part hold, as a part."""
+        """A part that consists of these units."""
         unit = self._codec.unit
         first, last = units.start * unit, min(units.stop * unit, part.size)
         return Part(work.layer, part.start + first, last - first)
 
     def _read(self, codec: Codec, where: tuple[int, int], units: slice) -> bytes:
-        """The payload of these units alone."""
+        """The payload of only these units."""
         pieces = [rows[units].tobytes() for rows in codec.rows(self._payload[where[0] : where[0] + where[1]].data)]
         self.octets += sum(map(len, pieces))
         return b"".join(pieces)

@@ -8,10 +8,10 @@ from peer.planning.plan.sharding_strategy import Sharding
 
 
 class RankSetup(Struct, frozen=True, kw_only=True, tag=True):
-    """What a rank is: its first message."""
+    """A rank's first message: its role."""
 
     spec: str
-    """As TOML."""
+    """The spec as TOML."""
     rank: int
     ranks: int
     device: str
@@ -19,13 +19,13 @@ class RankSetup(Struct, frozen=True, kw_only=True, tag=True):
     group: int
     offloads: bool
     rendezvous: str
-    """A file that is not there yet, for all ranks to meet."""
+    """A file that does not exist yet, where all ranks meet."""
     sizes: tuple[int, ...]
-    """Elements of each layer."""
+    """The number of elements in each layer."""
     payload_bytes: int
     threads: int
     begins: bool
-    """Whether parameters are θ; else the arena has them, and they are loaded."""
+    """Whether the parameters are θ; otherwise they are loaded from the arena."""
 
 
 # ---- on the step channel ----
@@ -35,28 +35,30 @@ class Backward(Struct, frozen=True, kw_only=True, tag=True):
     """Forward and backward of this rank's share of a micro-batch."""
 
     tokens: bytes
-    """int32 (rows, context + 1), with the flags of `peer.training.data.chat.token_flags`."""
+    """int32 of shape (rows, context + 1), with the flags of `peer.training.data.chat.token_flags`."""
     rows: int
     scale: float
-    """Of the loss per token of these rows: their share of the step. 0: they are there to be gathered with."""
+    """The factor for the loss per token of these rows: their share of the step. 0 for rows that are only there so
+    that this rank gathers, too."""
     seed: int | None = None
-    """Of the random generator, at the first micro-batch of a step."""
+    """The seed of the random generator, at the first micro-batch of a step."""
 
 
 class FinishStep(Struct, frozen=True, kw_only=True, tag=True):
-    """Clip, and have the optimizers step."""
+    """Clip the gradients, and make the optimizers' step."""
 
     learning_rate: float
     scale: float
-    """Of the gradients: of a step that ended before all its micro-batches, or did not predict all it read."""
+    """The factor for the gradients, for a step that ended before all its micro-batches or did not predict every
+    token."""
 
 
 class StandAtAnchor(Struct, frozen=True, tag=True):
-    """Keep the local parameters aside, and have θ in their place."""
+    """Put the local parameters aside, and replace them by θ."""
 
 
 class MeasureLoss(Struct, frozen=True, kw_only=True, tag=True):
-    """The summed loss of these rows, in nats; of none of them if `counts` is false."""
+    """Measure the summed loss of these rows, in nats; 0 if `counts` is false."""
 
     tokens: bytes
     rows: int
@@ -64,15 +66,15 @@ class MeasureLoss(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class StandBack(Struct, frozen=True, tag=True):
-    """Have the local parameters again."""
+    """Restore the local parameters."""
 
 
 class BeginVersion(Struct, frozen=True, tag=True):
-    """From now on no layer may be read until it is published at the version that the answer names."""
+    """From now on no layer may be read until it is published at the version in the answer."""
 
 
 class LoadLayer(Struct, frozen=True, kw_only=True, tag=True):
-    """Take over what the arena has of the local parameters and of the optimizers' memory of one layer."""
+    """Load one layer's local parameters and moments from the arena."""
 
     layer: int
     memory: tuple[Moment, ...]
@@ -86,14 +88,15 @@ class StopRank(Struct, frozen=True, tag=True):
 
 
 class PartWork(Struct, frozen=True, kw_only=True):
-    """What an update does to one part, see `peer.training.outer.kernels.PartUpdate`; payloads by where they lie."""
+    """What an update does to one part, see `peer.training.outer.kernels.PartUpdate`; payloads are given by their
+    place."""
 
     start: int
-    """In the whole model, in elements."""
+    """The part's first element in the whole model."""
     size: int
     outer: tuple[float, float] | None = None
     mean: tuple[int, int] | None = None
-    """First byte and number of bytes in the arena's payload."""
+    """The first byte and the number of bytes in the arena's payload."""
     mine: tuple[int, int] | None = None
     kept: float | None = None
     gives_up: bool = False
@@ -101,30 +104,30 @@ class PartWork(Struct, frozen=True, kw_only=True):
 
 
 class LayerWork(Struct, frozen=True, kw_only=True, tag=True):
-    """One call of `peer.training.outer.kernels.Kernels`: each rank does it to what it owns of the layer."""
+    """One call of `peer.training.outer.kernels.Kernels`, which each rank executes on what it owns of the layer."""
 
     call: str
     layer: int
     origin: str
-    """The name of `peer.training.outer.layer_tensors.Origin`."""
+    """The name of a member of `peer.training.outer.layer_tensors.Origin`."""
     parts: tuple[PartWork, ...] = ()
 
 
 class FollowLayer(Struct, frozen=True, kw_only=True, tag=True):
-    """All ranks have begun a layer anew: take what the others own of it and this one holds as well."""
+    """All ranks have reset a layer to its start: copy the parts that other ranks own and this one holds, too."""
 
     layer: int
 
 
 class PublishLayer(Struct, frozen=True, kw_only=True, tag=True):
-    """A layer is as every rank shall read it."""
+    """Every rank may read this layer from now on."""
 
     layer: int
     version: int
 
 
 class CopyLayer(Struct, frozen=True, kw_only=True, tag=True):
-    """Have in the arena what this rank holds of the parameters and of the optimizers' memory of one layer."""
+    """Copy this rank's parameters and moments of one layer to the arena."""
 
     layer: int
 
@@ -133,37 +136,38 @@ class CopyLayer(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Moment(Struct, frozen=True, kw_only=True):
-    """One thing that an optimizer remembers of a parameter."""
+    """One value that an optimizer keeps for a parameter."""
 
     name: str
-    """As `peer.training.train.optimizers.Optimizers.state_of` calls it."""
+    """The name in `peer.training.train.optimizers.Optimizers.state_of`."""
     slot: str
-    """first or second: it lies there in the arena, where the parameter lies in the layer; else empty."""
+    """"first" or "second" if the value lies in that vector of the arena, where the parameter lies in the layer;
+    otherwise empty."""
     value: float | None = None
-    """What is one number; None for neither."""
+    """The value if it is a single number; None if it lies in the arena or is empty."""
 
 
 class RankAnswer(Struct, frozen=True, kw_only=True, tag=True):
     value: float = 0.0
-    """A loss, a norm (of what was given up) or a squared norm, whatever was asked for."""
+    """A loss, a norm (of what was given up) or a squared norm, depending on the command."""
     octets: int = 0
-    """Of encoded parts that were read or written."""
+    """The bytes of encoded parts that were read or written."""
     memory: tuple[Moment, ...] = ()
     version: int = 0
     waited_s: float = 0.0
-    """How long the newest inner step has waited for layers, in all."""
+    """Seconds that the newest inner step has waited for layers, in total."""
     peak_bytes: int = 0
-    """The most that the newest inner step has had on the device; 0 where it does not count."""
+    """The peak memory of the newest inner step on the device; 0 if the device does not count it."""
 
 
 class NoRoomThere(Struct, frozen=True, tag=True):
-    """The device's memory was full. The ranks are not in step any more; parameters and optimizers are as they were."""
+    """The device's memory was full. The ranks are no longer in step; parameters and optimizers are unchanged."""
 
     text: str
 
 
 class RankFailed(Struct, frozen=True, kw_only=True, tag=True):
-    """It cannot go on."""
+    """The rank cannot go on."""
 
     text: str
     is_lost: bool

@@ -48,17 +48,17 @@ from peer.training.outer.kernels import TorchKernels
 from peer.training.train.backend import uses_bfloat16
 
 MEET_S = 300.0
-"""Ranks that have not met by then, or wait so long within a step, never will."""
+"""A rank that has not met the others by then, or waits so long within a step, never will."""
 
 WRITES = frozenset({"apply", "begin"})
-"""Calls that change parameters."""
+"""The calls that change parameters."""
 
 
 class RankModel:
-    """What one rank is told to do."""
+    """Executes the commands for one rank."""
 
     def __init__(self, setup: RankSetup, arena: Arena) -> None:
-        """Meets the other ranks. The parameters are θ, or nothing yet until they are loaded."""
+        """Meets the other ranks. The parameters are θ, or unset until they are loaded."""
         torch.set_num_threads(setup.threads)
         self._spec, self._rank, self._ranks = parse(setup.spec), setup.rank, setup.ranks
         self._device = choose_device(setup.device)
@@ -82,7 +82,7 @@ class RankModel:
         self._guard = GatherGuard(len(setup.sizes), partial(GatherGates, model, self._shards.flat))
         self._stream = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._unpublished: set[int] = set()
-        """Layers of the version that is being made beside inner steps."""
+        """The layers that are not yet published, of the version that is made during inner steps."""
         self._aside: list[list[Tensor]] = []
         """The local parameters while θ is in their place."""
         if setup.begins:
@@ -94,7 +94,7 @@ class RankModel:
     # ---- inner steps: all ranks are told the same, in the same order ----
 
     def step(self, command: Command) -> RankAnswer:
-        """By the thread that makes inner steps."""
+        """Execute a command on the thread that makes inner steps."""
         match command:
             case Backward():
                 return self._backward(command)
@@ -134,17 +134,18 @@ class RankModel:
         return RankAnswer(value=loss.item() * command.scale)
 
     def _finish(self) -> None:
-        """An answer means that it is done: what a round does next has a stream of its own."""
+        """Wait for the device: an answer means that the work is done, since what a round does next has its own
+        stream."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
 
     def begin_peak(self) -> None:
-        """Count what a step takes from here on."""
+        """From now on, count the peak memory of a step."""
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
 
     def peak_bytes(self) -> int:
-        """The most since then; 0 where the device does not count."""
+        """The peak memory since `begin_peak`; 0 if the device does not count it."""
         return torch.cuda.max_memory_allocated(self._device) if self._device.type == "cuda" else 0
 
     def _autocast(self) -> AbstractContextManager[object]:
@@ -185,7 +186,8 @@ class RankModel:
     # ---- a round: no rank waits for another ----
 
     def round(self, command: Command) -> RankAnswer:
-        """By a thread of its own; while an inner step computes only for layers that this step has to wait for."""
+        """Execute a command on the thread of the round. While an inner step computes, that is only done for layers
+        for which this step has to wait."""
         with self._aside_stream():
             return self._of_round(command)
 
@@ -210,13 +212,14 @@ class RankModel:
         raise AssertionError(f"{type(command).__name__} is no command of a round")
 
     def _about_to_write(self) -> None:
-        """No copy of a parameter stays that was gathered before it changes. A version that is being made began so."""
+        """Drop all gathered copies of parameters before they change. For a version in progress, `begin` has done so."""
         if not self._unpublished:
             forget_gathered(self._model)
 
     @contextmanager
     def _aside_stream(self) -> Iterator[None]:
-        """On a GPU what a round does runs beside a step's kernels, and has ended when it is answered."""
+        """On a GPU, the work of a round runs at the same time as a step's kernels, and is finished when it is
+        answered."""
         if self._stream is None:
             yield
             return
@@ -226,7 +229,7 @@ class RankModel:
 
 
 def _on_device(model: nn.Module, device: torch.device) -> nn.Module:
-    """Buffers are there; parameters come when they are divided."""
+    """The model with its buffers on the device; the parameters follow when they are sharded."""
     for module in model.modules():
         for name, buffer in module.named_buffers(recurse=False):
             module._buffers[name] = buffer.to(device)

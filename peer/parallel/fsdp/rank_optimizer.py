@@ -18,16 +18,16 @@ from peer.training.train.atomic import AtomicSteps
 from peer.training.train.optimizers import NO_STATE, make_optimizers
 
 SLOTS = ("first", "second")
-"""Where the arena keeps what is as large as a parameter, in the order in which an optimizer names it."""
+"""The arena's vectors for values of a parameter's size, in the order in which an optimizer names them."""
 
 
 class RankOptimizer:
-    """Over the parameters of a model that is divided already."""
+    """The optimizers over the parameters of a sharded model."""
 
     def __init__(
         self, model: nn.Module, spec: RunSpec, shards: RankShards, arena: Arena, *, in_arena: bool = False
     ) -> None:
-        """`in_arena`: what AdamW remembers lies there itself, and no copy of it."""
+        """With `in_arena`, AdamW's moments themselves lie in the arena, without a copy."""
         self._parameters, self._shards, self._arena = trained(model), shards, arena
         self._clip = spec.inner.clip
         self._optimizers = make_optimizers(model, spec, shards.device)
@@ -40,7 +40,7 @@ class RankOptimizer:
 
     @torch.no_grad()
     def begin(self) -> None:
-        """Remember nothing of what was in the arena before."""
+        """Reset the moments in the arena to zero."""
         for layer in range(len(self._shards.held)) if self._in_arena else ():
             self._arena.first[layer].zero_()
             self._arena.second[layer].zero_()
@@ -54,7 +54,8 @@ class RankOptimizer:
                     memory[key] = like(parameter, vector[run.lies].view(parameter.shape))
 
     def step(self, learning_rate: float, scale: float) -> bool:
-        """Clip and step; whether there was room, and if not all is as it was before."""
+        """Clip the gradients and make the step. Returns whether the memory sufficed; if not, everything is
+        unchanged."""
         gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
         if scale != 1.0:
             for gradient in gradients:
@@ -65,7 +66,7 @@ class RankOptimizer:
 
     @torch.no_grad()
     def keep_layer(self, layer: int) -> tuple[Moment, ...]:
-        """Have in the arena what is remembered of what this rank owns of a layer; returns what there is, by name."""
+        """Copy the optimizer's state for what this rank owns of a layer to the arena; returns its values by name."""
         found = []
         for run, name, slot, value in self._memory(layer):
             if slot:
@@ -77,7 +78,7 @@ class RankOptimizer:
 
     @torch.no_grad()
     def load_layer(self, layer: int, memory: tuple[Moment, ...]) -> None:
-        """The inverse, from what all ranks have kept; it need not have been as many ranks."""
+        """The inverse of `keep_layer`, from what all ranks have kept; their number may have been different."""
         state = {moment.name: self._value(layer, moment) for moment in memory}
         self._optimizers.load_state_of(self._shards.flat.members[layer], state)
         if self._in_arena:
@@ -95,7 +96,7 @@ class RankOptimizer:
         return like(parameter, local.view(piece.shape).to(piece.device))
 
     def _memory(self, layer: int) -> Iterator[tuple[HeldRun, str, str, Tensor]]:
-        """(run, name, slot, value) of everything that is remembered of a layer."""
+        """(run, name, slot, value) of all optimizer state of a layer."""
         slots: dict[int, int] = {}
         for name, value in self._optimizers.state_of(self._shards.flat.members[layer]).items():
             position = _position(name)
@@ -107,7 +108,7 @@ class RankOptimizer:
 
 
 def _position(name: str) -> int:
-    """Of the parameter in its layer: `<optimizer>.<position>.<key>`."""
+    """The position of the parameter in its layer, from `<optimizer>.<position>.<key>`."""
     return int(name.split(".")[1])
 
 

@@ -23,23 +23,23 @@ from peer.training.outer.layer_tensors import LayerTensors, Origin
 
 @dataclass(frozen=True, kw_only=True)
 class HeldRun:
-    """A run of one parameter."""
+    """A contiguous run of one parameter that this rank holds."""
 
     lies: slice
-    """In the layer, in elements."""
+    """The run's place in the layer, in elements."""
     local: Tensor
-    """Flat, in the memory that inner steps change."""
+    """The run's values, flat, in the memory that inner steps change."""
     owned: slice
-    """In the run, in elements: what this rank owns of it."""
+    """The slice of the run, in elements, that this rank owns."""
 
     @property
     def owned_lies(self) -> slice:
-        """In the layer."""
+        """The place of the owned slice in the layer, in elements."""
         return slice(self.lies.start + self.owned.start, self.lies.start + self.owned.stop)
 
 
 class RankShards:
-    """Of one rank of a model that is divided already."""
+    """The shards of one rank, of a sharded model."""
 
     def __init__(self, model: nn.Module, strategy: ShardingStrategy, rank: int, arena: Arena) -> None:
         self.flat, self._arena = FlatParameters(model), arena
@@ -52,7 +52,7 @@ class RankShards:
             for layer, runs in enumerate(self.held)
         )
         self.device = next((run.local.device for runs in self.held for run in runs), torch.device("cpu"))
-        """Where the parameters lie."""
+        """The device of the parameters."""
 
     def _tensors(self, layer: int, run: HeldRun) -> LayerTensors:
         arena, where = self._arena, run.owned_lies
@@ -64,13 +64,13 @@ class RankShards:
         )  # fmt: skip
 
     def owned(self, layer: int, origin: Origin) -> tuple[LayerTensors, ...]:
-        """What this rank owns of a layer, whose steps began there."""
+        """What this rank owns of a layer; `origin` is where the layer's steps began."""
         for tensors in self._owned[layer]:
             tensors.start = origin
         return self._owned[layer]
 
     def gathered(self, layer: int) -> LayerTensors:
-        """A layer as all ranks have it, to be read: what no rank but this one would change lies elsewhere."""
+        """A layer's shared vectors, for reading what all ranks have written; without the parameters."""
         arena = self._arena
         return LayerTensors(
             first=self.flat.layers[layer].start, local=((slice(0, 0), torch.empty(0, device=self.device)),),
@@ -79,7 +79,7 @@ class RankShards:
 
     @torch.no_grad()
     def follow(self, layer: int, *, sparse: bool) -> None:
-        """Begin what others own of a layer where they have begun it: at θ less the residual, or at θ."""
+        """Reset what other ranks own of a layer to the start that they have chosen: θ less the residual, or θ."""
         theta, residual = self._arena.theta[layer], self._arena.residual[layer]
         for run in self.held[layer]:
             for some in (slice(0, run.owned.start), slice(run.owned.stop, run.local.numel())):
@@ -88,20 +88,20 @@ class RankShards:
 
     @torch.no_grad()
     def be_at_anchor(self) -> None:
-        """Have θ as parameters."""
+        """Set the parameters to θ."""
         for vector, runs in zip(self._arena.theta, self.held, strict=True):
             for run in runs:
                 run.local.copy_(vector[run.lies])
 
     @torch.no_grad()
     def take_layer(self, layer: int) -> None:
-        """Have as parameters what the arena keeps of them."""
+        """Load the parameters of a layer from the arena."""
         for run in self.held[layer]:
             run.local.copy_(self._arena.local[layer][run.lies])
 
     @torch.no_grad()
     def keep_layer(self, layer: int, aside: Sequence[Tensor] | None) -> None:
-        """The inverse; of `aside`, by run, where θ has taken the place of the parameters."""
+        """Copy the parameters of a layer to the arena; if θ is in their place, copy `aside`, by run."""
         for number, run in enumerate(self.held[layer]):
             local, vector = run.local if aside is None else aside[number], self._arena.local[layer][run.owned_lies]
             if vector.data_ptr() != local.data_ptr():

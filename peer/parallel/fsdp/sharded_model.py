@@ -21,9 +21,9 @@ from peer.training.model.flat_parameters import FlatParameters
 
 
 def shard(model: nn.Module, strategy: ShardingStrategy, device: torch.device, *, pins: bool = True) -> None:
-    """Divide `model` in place, on or off `device`, among all ranks of the process group that is open.
+    """Shard `model` in place, on or off `device`, over all ranks of the open process group.
 
-    `pins`: whether what lies off a GPU is page-locked, which makes its copies faster.
+    With `pins`, memory off a GPU is page-locked, which makes copies faster.
     """
     mesh = _mesh(strategy, device)
     policy: OffloadPolicy = OffloadPolicy()
@@ -44,7 +44,7 @@ def _mesh(strategy: ShardingStrategy, device: torch.device) -> DeviceMesh:
 
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:
-    """The modules that repeat, in model order."""
+    """The repeated modules, in model order."""
     return [model.get_submodule(layer.name) for layer in FlatParameters(model).layers if layer.is_block]
 
 
@@ -53,23 +53,24 @@ def fsdp_modules(model: nn.Module) -> Iterator[FSDPModule]:
 
 
 def forget_gathered(model: nn.Module) -> None:
-    """Drop every gathered and every second copy. To be said before anything but an optimizer changes a parameter.
+    """Drop all gathered and second copies. Call it before anything except an optimizer changes a parameter.
 
-    A forward pass that no backward pass follows leaves the second copies of `hierarchical` behind, and the next one
-    would gather from those whatever has happened to the parameters since.
+    A forward pass without a backward pass leaves the second copies of `hierarchical` behind, and the next forward pass
+    would gather from these even if the parameters have changed since.
     """
     for module in fsdp_modules(model):
         module.reshard()
 
 
 def has_gathered(module: FSDPModule) -> bool:
-    """Whether the next pass over this module reads a gathered or a second copy, not what the ranks hold of it."""
+    """Whether the next pass over this module reads a gathered or second copy, and not the ranks' present shards."""
     return not all(group.is_sharded for group in module._get_fsdp_state()._fsdp_param_groups)
 
 
 @torch.no_grad()
 def lie_in(model: nn.Module, vectors: Sequence[Tensor]) -> None:
-    """Have all parameters in this memory, a float32 vector per layer, from now on: of a model that one rank holds."""
+    """Move all parameters into these vectors, one float32 vector per layer. Only for a model that a single rank
+    holds."""
     flat = FlatParameters(model)
     places = {
         id(parameter): vectors[number][where].view(parameter.shape)
@@ -86,7 +87,7 @@ def lie_in(model: nn.Module, vectors: Sequence[Tensor]) -> None:
 
 
 def like(parameter: Tensor, local: Tensor) -> Tensor:
-    """`local` as this rank's piece of a tensor that is divided as `parameter` is."""
+    """`local` as this rank's shard of a tensor that is sharded as `parameter` is."""
     if not isinstance(parameter, DTensor):
         return local
     return DTensor.from_local(
@@ -96,9 +97,9 @@ def like(parameter: Tensor, local: Tensor) -> Tensor:
 
 
 def held_by_rank(parameter: Tensor) -> tuple[slice, Tensor]:
-    """What this rank holds of a parameter, flat, and where that lies in the parameter, in elements.
+    """This rank's shard of a parameter, flat, and its place in the parameter, in elements.
 
-    It shares the memory that inner steps change.
+    The shard shares the memory that inner steps change.
     """
     if not isinstance(parameter, DTensor):
         return slice(0, parameter.numel()), parameter.detach().view(-1)
@@ -110,5 +111,5 @@ def held_by_rank(parameter: Tensor) -> tuple[slice, Tensor]:
 
 
 def owned_run(elements: int, copies: int, copy: int) -> slice:
-    """Where several ranks hold the same: what of it this one works on; all of them together all of it."""
+    """The slice that one of several ranks with the same shard works on; together they cover all of it."""
     return slice(elements * copy // copies, elements * (copy + 1) // copies)

@@ -20,28 +20,28 @@ from peer.consensus.codec.state_digest import FLOAT32_BYTES
 from peer.training.outer.layer_tensors import LayerTensors, Origin
 
 PAGE_BYTES = 1 << 16
-"""Every vector begins at a multiple: no two processes write to one page of a layer boundary."""
+"""Every vector begins at a multiple of this, so no two processes write to one page at a layer boundary."""
 ROUND = ("theta", "momentum", "residual", "start")
-"""What a round needs; see `peer.training.outer.layer_tensors`."""
+"""The vectors that a round needs; see `peer.training.outer.layer_tensors`."""
 INNER = ("local", "first", "second")
-"""Copies of what inner steps change: parameters, and the one or two moments of the optimizer."""
+"""Copies of what inner steps change: the parameters, and the optimizer's one or two moments."""
 
 
 @dataclass(slots=True, kw_only=True)
 class SharedLayer(LayerTensors):
-    """A layer whose vectors lie in an arena, and its parameters with the ranks: `local` is the copy of those."""
+    """A layer whose vectors lie in an arena. Its parameters are with the ranks: `local` is the copy of them."""
 
     number: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArenaLayout:
-    """Where everything lies: follows from this alone, in every process."""
+    """The place of everything in the arena; it is the same in every process, since it depends only on these values."""
 
     sizes: tuple[int, ...]
-    """Elements of each layer."""
+    """The number of elements in each layer."""
     payload_bytes: int
-    """Room for the encoded parts of one layer: its means, and what this peer has offered of it."""
+    """The size for the encoded parts of one layer: its means, and this peer's contributions to it."""
 
     @property
     def total_bytes(self) -> int:
@@ -52,7 +52,7 @@ class ArenaLayout:
         return -(-elements * FLOAT32_BYTES // PAGE_BYTES) * PAGE_BYTES
 
     def vectors(self, whole: Tensor) -> dict[str, tuple[Tensor, ...]]:
-        """By name: float32, flat, one per layer, in the memory of `whole` (uint8)."""
+        """The vectors by name: float32, flat, one per layer, in the memory of `whole` (uint8)."""
         found, at = {}, 0
         for name in (*ROUND, *INNER):
             layers = []
@@ -64,10 +64,10 @@ class ArenaLayout:
 
 
 class Arena:
-    """The mapping, in one process."""
+    """The shared memory, as one process maps it."""
 
     def __init__(self, file: int, layout: ArenaLayout) -> None:
-        """`file` is the descriptor, which stays the caller's."""
+        """`file` is the descriptor; the caller keeps it."""
         self.file, self.layout = file, layout
         whole = torch.from_file(f"/dev/fd/{file}", shared=True, size=layout.total_bytes, dtype=torch.uint8)
         vectors = layout.vectors(whole)
@@ -78,14 +78,16 @@ class Arena:
 
     @classmethod
     def create(cls, sizes: Sequence[int], payload_bytes: int, folder: Path | None) -> Arena:
-        """All zeros. In main memory, or if `folder` is given in a file there, whose pages the system may take back."""
+        """A new arena, all zeros. It lies in main memory, or, if `folder` is given, in a file there, whose pages the
+        system may write out."""
         layout = ArenaLayout(sizes=tuple(sizes), payload_bytes=payload_bytes)
         file = _file_without_name(folder)
         os.ftruncate(file, layout.total_bytes)
         return cls(file, layout)
 
     def pin_inner(self, device: torch.device) -> bool:
-        """Have a GPU copy to and from the local parameters as fast as from memory of its own making; whether it can."""
+        """Page-lock the local parameters so that a GPU copies to and from them as fast as for memory of its own
+        making. Returns whether that succeeded."""
         if device.type != "cuda":
             return False
         done = torch.cuda.cudart()  # type: ignore[no-untyped-call]
@@ -96,7 +98,7 @@ class Arena:
         )
 
     def layer(self, number: int, first: int) -> SharedLayer:
-        """A layer as the lead has it; `first` is where it begins in the model, in elements."""
+        """A layer as the lead sees it; `first` is its first element in the model."""
         return SharedLayer(
             number=number, first=first, local=((slice(0, self.layout.sizes[number]), self.local[number]),),
             residual=self.residual[number], theta=self.theta[number], momentum=self.momentum[number],
@@ -104,7 +106,8 @@ class Arena:
         )  # fmt: skip
 
     def close(self) -> None:
-        """The memory goes with the last process that maps it, and the last tensor here. A second time does nothing."""
+        """Close the descriptor. The memory is freed with the last process that maps it and the last tensor here. A
+        second call does nothing."""
         if self.file >= 0:
             os.close(self.file)
             self.file = -1

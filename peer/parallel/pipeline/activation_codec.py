@@ -14,7 +14,7 @@ BLOCK = 64
 
 
 class BadActivations(ValueError):
-    """Bytes that are no hidden values of the shape that they should have, or not finite."""
+    """The bytes are not hidden values of the expected shape, or the values are not finite."""
 
 
 def encoded_bytes(elements: int, wire: str) -> int:
@@ -25,7 +25,7 @@ def encoded_bytes(elements: int, wire: str) -> int:
 
 @torch.no_grad()
 def encode_activations(values: Tensor, wire: str) -> bytes:
-    """Of any shape, on any device; little-endian, rounded to `wire`."""
+    """Values of any shape, on any device, as little-endian bytes, rounded to `wire`."""
     flat = values.detach().reshape(-1).to(torch.float32)
     if wire == "float32":
         return _octets(flat)
@@ -40,7 +40,7 @@ def encode_activations(values: Tensor, wire: str) -> bytes:
 
 @torch.no_grad()
 def decode_activations(payload: bytes | memoryview, shape: tuple[int, ...], wire: str, device: torch.device) -> Tensor:
-    """float32 on `device`. Raises BadActivations."""
+    """The values as float32 on `device`. Raises BadActivations."""
     elements = math.prod(shape)
     if len(payload) != encoded_bytes(elements, wire):
         raise BadActivations(f"{len(payload)} bytes where {shape} values take {encoded_bytes(elements, wire)}")

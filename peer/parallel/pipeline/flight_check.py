@@ -13,38 +13,39 @@ import torch
 from torch import Tensor
 
 KNOWN_FROM = 8
-"""Arrivals after which a history says what is usual."""
+"""The number of arrivals after which a history is known well enough."""
 MEMORY = 0.05
-"""Share of the newest arrival in the running mean."""
+"""The weight of the newest arrival in the running mean."""
 SPREADS = 6.0
 RMS_FACTOR = 16.0
-"""An RMS off by less than this factor is never odd."""
+"""An RMS that differs by less than this factor never counts as a fault."""
 LOSS_NATS = 2.0
-"""Likewise, of a loss."""
+"""A loss that differs by less than this never counts as a fault."""
 ZEROS = 0.5
-"""A larger share of tokens whose values are all 0 is odd, whatever came before."""
+"""A larger share of tokens whose values are all 0 is always a fault."""
 TRIAL_ONE_IN = 100
-"""Steps of which one begins with a trial, and the first of every round: nobody knows when."""
+"""One of this many steps, and the first of every round, begins with a trial; nobody can predict which."""
 TRIALS = 2
-"""With other texts: only who fails in all of them is named."""
+"""The number of trials, with different texts: a home is accused only if it fails in all of them."""
 DESCENT = 0.03
-"""How far a trial goes down a gradient, token by token, by the norm of its hidden values: further than int8 on the line
-rounds, and no further than a loss falls straight."""
+"""How far a trial descends along a gradient, per token, relative to the norm of its hidden values: further than the
+rounding of int8 on the wire, and no further than the loss falls linearly."""
 LEAST_FALL = 0.2
-"""Of the fall of the loss that a gradient promises. Honest ones keep 0.93 to 1.09 of it, noise 0.05 at most, a turned
-sign -1 [exp]."""
+"""The least fraction of the fall that a gradient promises. Honest gradients reach 0.93 to 1.09 of it, noise at most
+0.05, a gradient with the wrong sign -1 [exp]."""
 FINEST = 1e-4
-"""A promise of a smaller share of the loss is too small to tell from rounding."""
+"""A promised fall that is a smaller share of the loss cannot be told from rounding."""
 
 
 class RunningMean:
-    """Mean and spread of a figure, the newest counting most."""
+    """The running mean and standard deviation of a value; new values count most."""
 
     def __init__(self) -> None:
         self.seen, self.mean, self._variance = 0, 0.0, 0.0
 
     def is_odd(self, value: float, slack: float) -> bool:
-        """Whether it is further from the mean than `slack` and some spreads; never before enough was seen."""
+        """Whether a value differs from the mean by more than `slack` plus some standard deviations; never before
+        enough values were seen."""
         spread = math.sqrt(self._variance)
         return self.seen >= KNOWN_FROM and abs(value - self.mean) > slack + SPREADS * spread
 
@@ -57,14 +58,14 @@ class RunningMean:
 
 
 class ArrivalHistory:
-    """Of what one home sends in one direction."""
+    """The history of what one home sends in one direction."""
 
     def __init__(self) -> None:
         self._log_rms, self._loss = RunningMean(), RunningMean()
 
     @torch.no_grad()
     def fault_of(self, values: Tensor) -> str | None:
-        """What is odd about hidden values or gradients (…, H), which are finite; None if nothing is."""
+        """The fault in finite hidden values or gradients of shape (…, H), in words; None if there is none."""
         if not values.numel():
             return None
         rms = values.float().square().mean(dim=-1).sqrt().flatten()
@@ -81,7 +82,7 @@ class ArrivalHistory:
         return None
 
     def fault_of_loss(self, loss: float) -> str | None:
-        """What is odd about a finite loss in nats per token; None if nothing is."""
+        """The fault in a finite loss in nats per token, in words; None if there is none."""
         if self._loss.is_odd(loss, LOSS_NATS):
             return f"a loss of {loss:.2f} nats per token where {self._loss.mean:.2f} is usual"
         self._loss.add(loss)
@@ -89,8 +90,8 @@ class ArrivalHistory:
 
 
 def fault_of_descent(before: float, behind: float, promised: float) -> str | None:
-    """What is odd about a gradient, down which hidden values went from a loss `before` to one `behind`, that
-    `promised` such a fall; None if nothing is."""
+    """The fault in a gradient, in words; None if there is none. `before` and `behind` are the losses before and
+    after hidden values were moved down the gradient, and `promised` is the fall that it promises."""
     if promised < FINEST * before or before - behind >= LEAST_FALL * promised:
         return None
     share = (before - behind) / promised

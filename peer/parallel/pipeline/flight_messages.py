@@ -23,82 +23,82 @@ Figure = Annotated[float, Meta(ge=0, le=1e15)]
 
 
 class FlightMessage(Struct, frozen=True, tag=True, forbid_unknown_fields=True, kw_only=True):
-    """Base of them all. A message of an epoch that is over, or of a step that was given up, is dropped."""
+    """The base of all flight messages. A message of an old epoch, or of a step that was given up, is dropped."""
 
     epoch: Count
-    """Of the assignment."""
+    """The epoch of the assignment."""
     step: Count
-    """The lead counts its steps, and whatever else it has all stages do together."""
+    """The lead's number for a step, or for anything else that it has all stages do together."""
 
 
 class Forward(FlightMessage, frozen=True, kw_only=True):
-    """To the next stage: a micro-batch as far as it was computed."""
+    """To the next stage: a micro-batch with the hidden values computed so far."""
 
     number: Count
-    """Of the flight in this step."""
+    """The number of the flight in this step."""
     round: Count
-    """Of the anchor where all stages must stand."""
+    """The round of the anchor at which all stages must be."""
     rows: Size
     columns: Size
-    """Inputs of a sequence: one fewer than its tokens."""
+    """The inputs of a sequence: one fewer than its tokens."""
     whole: Size
-    """Sequences of the whole step: the loss counts by the share of them."""
+    """The sequences of the whole step, by which the loss is weighted."""
     tokens: Payload
-    """(rows, columns + 1) as little-endian int32 with flags (`peer.training.data.chat.token_flags`): the last stage
-    takes its labels from them."""
+    """(rows, columns + 1) as little-endian int32 with flags (`peer.training.data.chat.token_flags`); the last stage
+    derives its labels from them."""
     hidden: Payload
     """(rows, columns, width), encoded."""
     measures: bool = False
-    """Only the loss of the anchor is wanted, summed over tokens."""
+    """Whether only the anchor's loss is wanted, summed over tokens."""
 
 
 class FlightBack(FlightMessage, frozen=True, kw_only=True):
-    """To the stage before: the gradient of what it had sent, and the loss; of a measurement the loss alone."""
+    """To the previous stage: the gradient of what it sent, and the loss; for a measurement only the loss."""
 
     number: Count
     loss: float
-    """Its share of the step's mean, in nats per token; of a measurement the sum over tokens."""
+    """The flight's share of the step's mean loss, in nats per token; for a measurement the sum over tokens."""
     gradient: Payload
 
 
 class AskNorm(FlightMessage, frozen=True, kw_only=True):
-    """Lead to all: every flight of the step is back."""
+    """From the lead to all: every flight of the step has come back."""
 
 
 class SquareNorm(FlightMessage, frozen=True, kw_only=True):
-    """To the lead: of all gradients of this stage."""
+    """To the lead: the squared norm of all gradients of this stage."""
 
     square: Figure
 
 
 class Sweep(FlightMessage, frozen=True, kw_only=True):
-    """To the next stage, behind the flights; the last one returns it."""
+    """To the next stage, after the flights; the last stage returns it."""
 
     number: Count
 
 
 class Swept(FlightMessage, frozen=True, kw_only=True):
-    """To the stage before, behind all that was answered."""
+    """To the previous stage, after all answers."""
 
     number: Count
 
 
 class Alive(FlightMessage, frozen=True, kw_only=True):
-    """To the lead, when a sweep passes: how many flights of the step were computed forward, and backward."""
+    """To the lead, when a sweep passes: how many flights of the step were computed forward, and how many backward."""
 
     forwards: Count
     backwards: Count
 
 
 class Garbage(FlightMessage, frozen=True, kw_only=True):
-    """To the lead: what a neighbour sent cannot have been computed honestly."""
+    """To the lead: a neighbour sent something that cannot have been computed honestly."""
 
     peer: Annotated[str, Meta(max_length=128)]
     why: Annotated[str, Meta(max_length=400)]
 
 
 class EndStep(FlightMessage, frozen=True, kw_only=True):
-    """Lead to all: multiply the gradients by this, and have the optimizer make its step."""
+    """From the lead to all: multiply the gradients by `scale`, and make the optimizer's step."""
 
     scale: Figure
     learning_rate: Figure
@@ -107,28 +107,28 @@ class EndStep(FlightMessage, frozen=True, kw_only=True):
 
 
 class Finished(FlightMessage, frozen=True, kw_only=True):
-    """To the lead: done."""
+    """To the lead: the step is done."""
 
     busy_s: Figure = 0.0
-    """Seconds that this stage computed in the step."""
+    """The seconds of computing that this stage needed in the step."""
 
 
 class StageFull(FlightMessage, frozen=True, kw_only=True):
-    """To the lead: this stage has no memory for the step, and nothing of it is left here."""
+    """To the lead: this stage has too little memory for the step, and has kept nothing of it."""
 
 
 class NotThere(FlightMessage, frozen=True, kw_only=True):
-    """To the lead: this home stands at another anchor, of this round."""
+    """To the lead: this home is at another anchor, that of `round`."""
 
     round: Count
 
 
 class GiveUpStep(FlightMessage, frozen=True, kw_only=True):
-    """Lead to all: nothing of this step counts."""
+    """From the lead to all: nothing of this step counts."""
 
 
 class Stand(FlightMessage, frozen=True, kw_only=True):
-    """Lead to all: have the anchor's values in the model, or your own again."""
+    """From the lead to all: put the anchor's values into the model, or restore your own."""
 
     where: Literal["anchor", "own"]
     round: Count
@@ -144,7 +144,7 @@ _decoder: msgspec.msgpack.Decoder[AnyFlight] = msgspec.msgpack.Decoder(AnyFlight
 
 
 class BadFlight(ValueError):
-    """Bytes that are no message of a flight, or one that does not fit."""
+    """The bytes are not a flight message, or the message does not fit."""
 
 
 def encode_flight(message: AnyFlight) -> bytes:
@@ -152,7 +152,7 @@ def encode_flight(message: AnyFlight) -> bytes:
 
 
 def decode_flight(frame: bytes | memoryview) -> AnyFlight:
-    """Raises BadFlight for anything else."""
+    """Raises BadFlight for anything that is not a flight message."""
     if len(frame) > MAX_FRAME_BYTES or len(frame) < 2 or frame[0] != KIND:
         raise BadFlight(f"{len(frame)} bytes are no message of a flight")
     try:

@@ -6,9 +6,10 @@ from typing import Protocol
 
 
 class FlightPort(Protocol):
-    """Frames in order between any two homes; what is sent to a home that is gone is lost, and somebody says so."""
+    """Carries frames in order between any two homes. A frame to a home that is gone is lost, and the loss is
+    reported."""
 
     def send(self, to: str, frame: bytes) -> None: ...
 
     def receive(self, timeout_s: float) -> tuple[str, bytes] | None:
-        """The next frame and who sent it; None if none comes in time."""
+        """The next frame and its sender; None if none arrives in time."""

@@ -16,24 +16,24 @@ log = logging.getLogger(__name__)
 
 POLL_S = 0.5
 FLIGHT_KIND = 0
-"""First byte of a frame that carries a flight."""
+"""The first byte of a frame that carries a flight."""
 
 
 class FlowLine(Protocol):
-    """The trainer's end of the line to the other homes; `peer.network.link.flow_channel` has the real one."""
+    """The trainer's end of the connection to the other homes; the real one is in `peer.network.link.flow_channel`."""
 
     def send(self, to: str, frame: bytes) -> None:
-        """From any thread. Raises LinkLost."""
+        """Send a frame, from any thread. Raises LinkLost."""
 
     def receive(self, timeout_s: float) -> tuple[str, bytes] | None:
-        """The next frame and who sent it; None if none comes in time. Raises LinkLost."""
+        """The next frame and its sender; None if none arrives in time. Raises LinkLost."""
 
 
 class FlowRouter:
-    """Implements `peer.parallel.pipeline.flight_port.FlightPort`; reads in a thread of its own."""
+    """Implements `peer.parallel.pipeline.flight_port.FlightPort`; reads in its own thread."""
 
     def __init__(self, end: FlowLine, hear: Callable[[str, bytes], None]) -> None:
-        """`hear` is called with each frame of a home that is no flight, and who sent it."""
+        """`hear` is called with the sender and each of its frames that is not a flight."""
         self._end, self._hear = end, hear
         self._flights: SimpleQueue[tuple[str, bytes]] = SimpleQueue()
         self._has_ended = threading.Event()
@@ -41,19 +41,20 @@ class FlowRouter:
         self._reader.start()
 
     def send(self, to: str, frame: bytes) -> None:
-        """To a home of the cluster. What is said to a link that has ended is lost: a new one begins anew."""
+        """Send a frame to a home of the cluster. After the link has ended frames are lost: a new link starts from
+        scratch."""
         with suppress(LinkLost):
             self._end.send(to, frame)
 
     def receive(self, timeout_s: float) -> tuple[str, bytes] | None:
-        """The next flight and who sent it; None if none comes in time."""
+        """The next flight and its sender; None if none arrives in time."""
         try:
             return self._flights.get(timeout=timeout_s) if timeout_s > 0 else self._flights.get_nowait()
         except Empty:
             return None
 
     def close(self) -> None:
-        """Nothing is heard any more once this returns."""
+        """Stop reading; once this returns, nothing is received any more."""
         self._has_ended.set()
         self._reader.join()
 

@@ -33,13 +33,13 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 ANSWER_S = 120.0
-"""A home that has not answered by then is gone: it encodes and writes, or applies, its layers in that time."""
+"""A home that has not answered by then is lost: in that time it can encode and write, or apply, its layers."""
 ASK_AGAIN_S = 5.0
 KEPT = 64
-"""Anchors of which a worker remembers what it said: a lead that comes back catches up."""
+"""The number of anchors for which a worker remembers its answers, so that a lead that comes back can catch up."""
 
 SendFrame = Callable[[str, bytes], None]
-"""Called with a peer id of the cluster and a frame."""
+"""Called with the peer id of a home in the cluster, and a frame."""
 Complete = Callable[[Sequence[bytes]], None]
 """Called with the digests of the chunks of all layers of a snapshot."""
 
@@ -53,9 +53,9 @@ class HomeGone(Exception):
 
 
 class GarbageHome(HomeGone):
-    """A home sent what it cannot have computed honestly; `why` has the figures.
+    """A home sent something that it cannot have computed honestly; `why` contains the values.
 
-    `said_by`: the neighbour on whose word this is said; empty if the lead has seen it.
+    `said_by` is the neighbour that accuses it; empty if the lead itself has seen it.
     """
 
     def __init__(self, peer: str, why: str, said_by: str = "") -> None:
@@ -64,11 +64,11 @@ class GarbageHome(HomeGone):
 
 
 class SilentHome(HomeGone):
-    """A home that is reached still did not do its part in time."""
+    """A home that can still be reached did not do its part in time."""
 
 
 class LeadHomes:
-    """A lead's word with its workers: implements `peer.training.train.engine.Homes`."""
+    """A lead's communication with its workers; implements `peer.training.train.engine.Homes`."""
 
     def __init__(
         self, assignment: Assignment, send: SendFrame, *, answer_s: float = ANSWER_S, again_s: float = ASK_AGAIN_S
@@ -81,7 +81,7 @@ class LeadHomes:
         self._gone: dict[str, str] = {}
         self._asks: dict[bytes, SubmitAtOnce] = {}
         self._chunks: dict[str, ChunksWritten] = {}
-        """The newest of each worker."""
+        """The newest message of each worker."""
         self._drafted: tuple[bytes, Sequence[bytes], Complete] | None = None
 
     @property
@@ -101,7 +101,7 @@ class LeadHomes:
         return effort
 
     def gather_leaves(self, anchor: bytes, parts: Sequence[Part], leaves: Sequence[bytes]) -> Sequence[bytes]:
-        """Of all `parts`, once every worker has its own on disk. Raises HomeGone."""
+        """The leaves of all `parts`, once every worker has written its own to disk. Raises HomeGone."""
         joined = list(leaves)
         for holder in self._assignment.workers:
             answer = self._await(self._asks[anchor], holder.peer, self._leaves, "did not submit its layers")
@@ -112,7 +112,8 @@ class LeadHomes:
         return joined
 
     def state_digest(self, anchor: bytes, round: int, layers: Sequence[bytes], cursors: Mapping[int, int]) -> bytes:
-        """Raises HomeGone. Empty where a worker has gone on, and does not remember."""
+        """The digest of the whole state; empty if a worker has gone on and no longer remembers its digests. Raises
+        HomeGone."""
         joined = list(layers)
         for holder in self._assignment.workers:
             why = "did not say which bits it has"
@@ -133,7 +134,7 @@ class LeadHomes:
         self._complete_snapshot()
 
     def _complete_snapshot(self) -> None:
-        """Tell all what it is, if all have written their layers of the same one."""
+        """If all homes have written their layers of one snapshot, tell all of them its chunks."""
         with self._heard:
             if self._drafted is None:
                 return
@@ -149,19 +150,20 @@ class LeadHomes:
         complete(joined)
 
     def lost(self, peer: str, why: str) -> None:
-        """From any thread: this home has no stream to us any more. Whoever waits for it waits no more."""
+        """This home has lost its connection to the lead; waiting for it ends. May be called from any thread."""
         with self._heard:
             self._gone[peer] = why
             self._heard.notify_all()
 
     def require_all(self) -> None:
-        """Raises HomeGone where a home is known to be lost."""
+        """Raises HomeGone if a home is known to be lost."""
         with self._heard:
             for peer, why in self._gone.items():
                 raise HomeGone(peer, why)
 
     def take(self, sender: str, frame: bytes) -> None:
-        """A frame of a home, from the thread that reads them; what is no message, or of a stranger, is dropped."""
+        """Process a frame of a home, on the reading thread. Frames that are not valid messages, or come from
+        strangers, are dropped."""
         try:
             message = decode_home(frame)
         except ValueError as error:
@@ -189,7 +191,7 @@ class LeadHomes:
         self, ask: SubmitAtOnce | AskDigests, peer: str, said: Mapping[tuple[bytes, str], T], why: str,
         *, ask_first: bool = True,
     ) -> T:  # fmt: skip
-        """What this home says of the anchor that it is asked about. Raises HomeGone."""
+        """This home's answer about the anchor in question. Raises HomeGone."""
         until = time.monotonic() + self._answer_s
         again_at = time.monotonic() + (self._again_s if ask_first else min(0.2, self._again_s))
         while True:
@@ -208,14 +210,14 @@ class LeadHomes:
 
 
 class WorkerHome:
-    """A worker's word with its lead: implements `peer.training.train.engine.Homes`."""
+    """A worker's communication with its lead; implements `peer.training.train.engine.Homes`."""
 
     def __init__(
         self, assignment: Assignment, me: str, send: SendFrame, *,
         written: Callable[[bytes], tuple[int, Sequence[bytes]] | None], ask_submit: Callable[[], None],
     ) -> None:  # fmt: skip
-        """`written` finds the first part and the leaves of what is on this disk for an anchor; `ask_submit` has this
-        home offer what it has where it stands."""
+        """`written` finds the first part and the leaves that are on this disk for an anchor; `ask_submit` makes this
+        home submit a contribution at its present anchor."""
         self._assignment, self._me, self._send = assignment, me, send
         self._written, self._ask_submit = written, ask_submit
         self._lock = threading.Lock()
@@ -225,7 +227,7 @@ class WorkerHome:
         self._drafted: tuple[bytes, Complete] | None = None
 
     def reassign(self, assignment: Assignment) -> None:
-        """Another epoch, under the same lead, with the same layers here."""
+        """Switch to another epoch with the same lead and the same layers."""
         self._assignment = assignment
 
     @property
@@ -244,7 +246,7 @@ class WorkerHome:
         return WorkStats(ask.tokens, ask.steps, ask.ranges, ask.staleness)
 
     def gather_leaves(self, anchor: bytes, parts: Sequence[Part], leaves: Sequence[bytes]) -> Sequence[bytes]:
-        """Tells the lead; of other homes' parts it knows nothing."""
+        """Tell the lead this home's leaves. The parts of other homes are unknown here, so their leaves are empty."""
         holder = self._assignment.of(self._me)
         assert holder is not None
         first = sum(part.layer < holder.first for part in parts)
@@ -252,7 +254,7 @@ class WorkerHome:
         return (*[b""] * first, *leaves)
 
     def state_digest(self, anchor: bytes, round: int, layers: Sequence[bytes], cursors: Mapping[int, int]) -> bytes:
-        """Tells the lead, who alone can say what all of it is."""
+        """Tell the lead this home's digests. Returns empty bytes: only the lead knows the digest of the whole state."""
         holder = self._assignment.of(self._me)
         assert holder is not None
         said = LayerDigests(anchor, holder.first, tuple(layers))
@@ -274,7 +276,8 @@ class WorkerHome:
         self._tell(ChunksWritten(anchor, tuple(chunks)))
 
     def take(self, sender: str, frame: bytes) -> None:
-        """A frame of the lead, from the thread that reads them; what is no message, or of another, is dropped."""
+        """Process a frame of the lead, on the reading thread. Frames that are not valid messages, or come from
+        others, are dropped."""
         try:
             message = decode_home(frame)
         except ValueError as error:

@@ -11,20 +11,20 @@ from peer.consensus.protocol.block import MAX_PARTS
 from peer.schema.ipc import Count, Digest
 
 KIND = 1
-"""First byte of a frame. Flights have 0."""
+"""The first byte of a frame. That of a flight is 0."""
 MAX_FRAME_BYTES = 64 << 20
 MAX_CHUNKS = 1 << 20
-"""Of 1 MiB each."""
+"""The maximal number of chunks, of 1 MiB each."""
 
 Range = tuple[Count, Count, Count]
 
 
 class HomeMessage(Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Base of them all."""
+    """The base of all home messages."""
 
 
 class SubmitAtOnce(HomeMessage, frozen=True):
-    """Lead to workers: offer for this anchor what was learned; this stands behind it."""
+    """From the lead to workers: submit for this anchor what was learned, with this effort."""
 
     anchor: Digest
     tokens: Count
@@ -34,7 +34,7 @@ class SubmitAtOnce(HomeMessage, frozen=True):
 
 
 class LeavesWritten(HomeMessage, frozen=True):
-    """Worker to lead: the parts of my layers are on my disk; these are their digests."""
+    """From a worker to the lead: the parts of the worker's layers are on its disk, with these digests."""
 
     anchor: Digest
     first_part: Count
@@ -42,14 +42,14 @@ class LeavesWritten(HomeMessage, frozen=True):
 
 
 class AskDigests(HomeMessage, frozen=True):
-    """Lead to workers: what are the bits of your layers at this anchor?"""
+    """From the lead to workers: which digests do your layers have at this anchor?"""
 
     anchor: Digest
     round: Count
 
 
 class LayerDigests(HomeMessage, frozen=True):
-    """Worker to lead: they are these, by layer; none of them if it has gone on, and does not remember."""
+    """From a worker to the lead: the digests by layer; none if the worker has gone on and no longer remembers them."""
 
     anchor: Digest
     first_layer: Count
@@ -57,14 +57,15 @@ class LayerDigests(HomeMessage, frozen=True):
 
 
 class ChunksWritten(HomeMessage, frozen=True):
-    """Worker to lead: my layers of a snapshot of this anchor are on my disk; their chunks have these digests."""
+    """From a worker to the lead: the worker's layers of a snapshot of this anchor are on its disk, in chunks with
+    these digests."""
 
     anchor: Digest
     chunks: Annotated[tuple[Digest, ...], Meta(max_length=MAX_CHUNKS)]
 
 
 class ChunksOfAll(HomeMessage, frozen=True):
-    """Lead to all: these are the chunks of all layers, in model order."""
+    """From the lead to all: the chunks of all layers, in model order."""
 
     anchor: Digest
     chunks: Annotated[tuple[Digest, ...], Meta(max_length=MAX_CHUNKS)]
@@ -81,7 +82,7 @@ def encode_home(message: AnyHomeMessage) -> bytes:
 
 
 def decode_home(frame: bytes | memoryview) -> AnyHomeMessage:
-    """Raises ValueError for anything that is no such message."""
+    """Raises ValueError for anything that is not such a message."""
     if len(frame) > MAX_FRAME_BYTES or not frame or frame[0] != KIND:
         raise ValueError("no message of a home")
     try:

@@ -9,14 +9,14 @@ from peer.parallel.pipeline.flight_messages import Alive
 from peer.parallel.pipeline.home_group import SilentHome
 
 LOST_RESENDS = 5
-"""A flight that was sent so often and has not come back is stopped by somebody who lives."""
+"""If a flight was sent this often and has not come back, a home that is alive does not pass it on."""
 
 
 class HomeWatch:
-    """Of one wait: begun when something has come that was waited for."""
+    """Watches homes during one wait; it begins anew when something awaited has arrived."""
 
     def __init__(self, homes: Sequence[str], silence_s: float) -> None:
-        """`homes` in the order of their stages: those of whom something is to be heard."""
+        """`homes` are those from which something is expected, in the order of their stages."""
         self._homes, self._silence_s = homes, silence_s
         self._began = time.monotonic()
         self._heard_at = dict.fromkeys(homes, self._began)
@@ -30,7 +30,7 @@ class HomeWatch:
                 self._said[sender] = message
 
     def require_alive(self, flight: int = 0) -> None:
-        """Raises SilentHome for who is lost; `flight` is the number of the one that is waited for."""
+        """Raises SilentHome for a home that is lost; `flight` is the number of the awaited flight."""
         now = time.monotonic()
         for home, heard_at in self._heard_at.items():
             if now - heard_at > self._silence_s:

@@ -54,62 +54,62 @@ from peer.training.train.inner_loop import InnerStep, MicroBatch, Sequences
 
 POLL_S = 0.05
 SILENCE_S = 60.0
-"""A home of which nothing comes for so long while a step waits for it is lost."""
+"""A home is lost if nothing comes from it for this long while a step waits for it."""
 AGAIN_S = 2.0
-"""Whoever has not answered is asked again after this, and whether flights were lost."""
+"""After this time a home that has not answered is asked again, and lost flights are looked for."""
 PATIENCE_S = 1.0
-"""A home that stands at another anchor is asked again after this."""
+"""After this time a home at another anchor is asked again."""
 FLIGHTS_PER_STAGE = 3
-"""Micro-batches that are on their way at a time, at least: where a line takes as long for one as a stage does, each of
-S stages is at work on one, and so is each of S - 1 lines there and back."""
+"""The least number of micro-batches on their way at a time, per stage. If a line needs as long for one as a stage
+does, then each of S stages is working on one, and so is each of S - 1 lines, there and back."""
 FLYING_BYTES = 1_250_000
-"""More of them, of so many bytes together for each stage behind the first: what 100 Mbit/s have under way in 50 ms
-there and 50 ms back. The lead keeps all of them, and stages between the first and the last twice as much."""
+"""Additional flights, of this many bytes in total for each stage after the first: what 100 Mbit/s carry in 50 ms
+there and 50 ms back. The lead keeps all of them, and stages between the first and the last keep twice as much."""
 TINY = 1e-6
-"""As torch.nn.utils.clip_grad_norm_ has it."""
+"""The same constant as in torch.nn.utils.clip_grad_norm_."""
 M = TypeVar("M", bound=AnyFlight)
 
 
 @dataclass
 class Flight:
-    """On its way."""
+    """A micro-batch on its way through the stages."""
 
     tokens_BT: Tensor
     frame: bytes
-    """What was sent, to be sent again."""
+    """The frame that was sent, in order to send it again."""
     sweeps: int
-    """How many were sent before it was, at last."""
+    """The number of sweeps that were sent before the frame was last sent."""
 
 
 class _NotThere(Exception):
-    """Some home stands at another anchor."""
+    """Some home is at another anchor."""
 
 
 class LeadStage(StageDevice):
-    """Implements `peer.training.train.backend.Backend` of the first layers; other homes hold the rest."""
+    """Implements `peer.training.train.backend.Backend` for the first layers; other homes hold the rest."""
 
     def __init__(
         self, spec: RunSpec, place: StagePlace, batches: Sequences, device: torch.device,
         on_halved: Callable[[int], None], require_all: Callable[[], None], folder: Path | None = None,
         silence_s: float = SILENCE_S, again_s: float = AGAIN_S,
     ) -> None:  # fmt: skip
-        """`require_all` raises HomeGone where a home is known to be lost."""
+        """`require_all` raises HomeGone if a home is known to be lost."""
         stages, whole = len(place.assignment.stages), spec.inner.sequences * spec.inner.accumulation
         micro = MicroBatch(min(spec.inner.sequences, math.ceil(whole / (FLIGHTS_PER_STAGE * stages))), on_halved)
         super().__init__(spec, place, batches, device, micro, folder)
         self._require_all, self._silence_s, self._again_s = require_all, silence_s, again_s
         self._chance = random.SystemRandom()
         self._tries = False
-        """Whether trials go before the step in hand."""
+        """Whether the present step begins with trials."""
         self._step_now = time.time_ns() // 1_000_000  # later than any of a life before this one
         self._in_hand: dict[int, Flight] = {}
         self._sweeps = 0
         self._workers = [holder.peer for holder in place.assignment.workers]
         self._clip, self._busy_s = 1.0, 0.0
         self.flight_seconds: dict[str, float] = {}
-        """What each stage took to compute a micro-batch, forward and backward, in the newest step."""
+        """The seconds that each stage needed for a micro-batch, forward and backward, in the newest step."""
         self.step_s = 0.0
-        """How long that step took."""
+        """The duration of that step."""
         self._flights = 0
 
     def reassign(self, assignment: Assignment) -> None:
@@ -118,9 +118,10 @@ class LeadStage(StageDevice):
         self._in_hand.clear()
 
     def step(self, round: int, position: float, stop: Callable[[], bool] = lambda: False) -> InnerStep:
-        """As of one device, see `SingleDevice.step`; of 0 tokens where some home stands at another anchor still.
+        """Make a step as a single device does, see `SingleDevice.step`. It has 0 tokens if some home is still at
+        another anchor.
 
-        Raises HomeGone, too; what was read for the step is read next then, if it was not made.
+        Also raises HomeGone. If the step was not made, the sequences read for it are read again for the next one.
         """
         began = time.perf_counter()
         self._tries = len(self._workers) == 1 and (position == 0 or self._chance.randrange(TRIAL_ONE_IN) == 0)
@@ -135,7 +136,7 @@ class LeadStage(StageDevice):
             return InnerStep(loss=0.0, tokens=0, learning_rate=0.0)
 
     def _gradients(self, taken: list[Tensor], stop: Callable[[], bool]) -> Tensor:
-        """Of all micro-batches on all stages; here they are clipped already."""
+        """The loss of all micro-batches through all stages; the gradients of this stage are left clipped."""
         table, done, loss = self._spec.inner, 0, 0.0
         whole, number, has_stopped = table.sequences * table.accumulation, 0, False
         try:
@@ -172,9 +173,9 @@ class LeadStage(StageDevice):
         return stop()
 
     def _require_descent(self, whole: int) -> None:
-        """Raises GarbageHome if the loss does not fall where hidden values go down the gradients that come back.
+        """Raises GarbageHome if the loss does not fall when hidden values move down the gradients that come back.
 
-        What is read for that is read again. Of more than one worker nobody could say whose fault it is.
+        The sequences read for this are read again. With more than one worker nobody could tell which one is at fault.
         """
         read: list[Tensor] = []
         try:
@@ -188,7 +189,8 @@ class LeadStage(StageDevice):
 
     @torch.no_grad()
     def _try(self, whole: int, read: list[Tensor]) -> str | None:
-        """What is odd about a gradient, by two flights of a step that is given up: nothing of it counts."""
+        """The fault in a gradient, in words, from two flights of a step that is given up, so that nothing of it
+        counts; None if there is none."""
         self._step_now += 1
         self._in_hand.clear()
         read.append(self._reader.next(min(self.micro.sequences, whole)))
@@ -206,7 +208,7 @@ class LeadStage(StageDevice):
 
     @property
     def _slots(self) -> int:
-        """Flights that may be on their way at a time."""
+        """The number of flights that may be on their way at a time."""
         flight_bytes = encoded_bytes(self.micro.sequences * self._spec.model.context * self._width, self._place.wire)
         workers = len(self._workers)
         return FLIGHTS_PER_STAGE * (workers + 1) + workers * FLYING_BYTES // flight_bytes
@@ -214,7 +216,7 @@ class LeadStage(StageDevice):
     def _depart(
         self, number: int, tokens_BT: Tensor, whole: int, *, measures: bool = False, leaving: Tensor | None = None
     ) -> Tensor:
-        """Send a flight; returns what left this stage, which is `leaving` if that is given."""
+        """Send a flight. Returns the hidden values that left this stage, which are `leaving` if that is given."""
         began = time.perf_counter()
         tokens_BT = upload(tokens_BT, self._device)
         if leaving is None:
@@ -233,7 +235,7 @@ class LeadStage(StageDevice):
         return leaving
 
     def _next_back(self) -> FlightBack:
-        """The flight that has been away longest, with a loss that can be one. Raises HomeGone, and OutOfMemoryError."""
+        """The flight that has been away the longest, with a plausible loss. Raises HomeGone, and OutOfMemoryError."""
         first, watch = min(self._in_hand), HomeWatch(self._workers, self._silence_s)
 
         def fits(sender: str, message: FlightBack) -> bool:
@@ -245,7 +247,7 @@ class LeadStage(StageDevice):
         return message
 
     def _land(self, message: FlightBack, whole: int) -> float:
-        """Its share of the loss; the gradient goes through this stage. Raises GarbageHome."""
+        """The flight's share of the loss; its gradient goes back through this stage. Raises GarbageHome."""
         began, home = time.perf_counter(), self._place.behind
         tokens_BT = self._in_hand.pop(message.number).tokens_BT
         leaving = self._computed(plain(tokens_BT[:, :-1]), tokens_BT, message.number)
@@ -261,14 +263,14 @@ class LeadStage(StageDevice):
         return message.loss
 
     def _gradient_back(self, message: FlightBack, leaving: Tensor) -> Tensor:
-        """Raises GarbageHome."""
+        """The gradient that came back. Raises GarbageHome."""
         try:
             return self._gradient_from(message, leaving)
         except BadActivations as error:
             raise GarbageHome(self._place.behind, f"returned {error}") from error
 
     def _agree_on_norm(self, ratio: float) -> None:
-        """Scale what is here as all are going to scale theirs. `ratio`: see `step_scale`."""
+        """Scale the gradients of this stage by the factor that all stages will use. `ratio`: see `step_scale`."""
         self._clip = ratio
         if self._spec.inner.clip:
             answers = self._ask_all(AskNorm(epoch=self._epoch, step=self._step_now), SquareNorm)
@@ -277,7 +279,7 @@ class LeadStage(StageDevice):
         self._scale_gradients(self._clip)
 
     def _step(self, rate: float) -> bool:
-        """Here first: where there is no room, nobody makes the step."""
+        """Make the optimizer's step here first: if the memory does not suffice, no home makes it."""
         if not super()._step(rate):
             self._tell_all(GiveUpStep(epoch=self._epoch, step=self._step_now))
             return False
@@ -294,7 +296,7 @@ class LeadStage(StageDevice):
         return True
 
     def wire_bytes(self, stage: int) -> int:
-        """What a stage sends on of a micro-batch: hidden values, and a gradient back."""
+        """The bytes that a stage sends for a micro-batch: hidden values forward, and a gradient back."""
         values = self.micro.sequences * self._spec.model.context * self._width
         is_last = stage == len(self._workers)
         return encoded_bytes(values, self._place.wire) * (1 if is_last or not stage else 2)
@@ -357,7 +359,7 @@ class LeadStage(StageDevice):
             self._send(peer, message)
 
     def _ask_all(self, message: AnyFlight, kind: type[M]) -> dict[str, M]:
-        """What each of them answers. Raises HomeGone, and OutOfMemoryError."""
+        """The answer of each worker. Raises HomeGone, and OutOfMemoryError."""
         answers: dict[str, M] = {}
         missing = list(self._workers)
 
@@ -377,9 +379,10 @@ class LeadStage(StageDevice):
         self, kind: type[M], fits: Callable[[str, M], bool], again: Callable[[], None], watch: HomeWatch,
         flight: int = 0,
     ) -> tuple[str, M]:  # fmt: skip
-        """The next message of this kind about the step in hand that fits, and who sent it; `again` is called at times.
+        """The next fitting message of this kind about the present step, and its sender; `again` is called at
+        intervals.
 
-        Raises HomeGone, and OutOfMemoryError, whose text is a home, if a stage has no room.
+        Raises HomeGone, and, if a stage has too little memory, OutOfMemoryError, whose text is the home.
         """
         again_at = time.monotonic() + self._again_s
         while True:
@@ -416,7 +419,8 @@ class LeadStage(StageDevice):
         self._send(self._place.behind, Sweep(epoch=self._epoch, step=self._step_now, number=self._sweeps))
 
     def _send_lost(self, sweep: int, watch: HomeWatch) -> None:
-        """Flights that went before a sweep that is back: frames keep their order, so they or their answers are lost."""
+        """Send lost flights again. A sweep has come back, and frames keep their order: flights sent before it, or
+        their answers, are lost."""
         lost = [flight for _, flight in sorted(self._in_hand.items()) if flight.sweeps < sweep]
         for flight in lost:
             flight.sweeps = self._sweeps
@@ -424,7 +428,8 @@ class LeadStage(StageDevice):
         watch.resends += bool(lost)
 
     def _accused(self, sender: str, said: Garbage) -> GarbageHome:
-        """Who of two neighbours it was; what this home sent itself was no garbage."""
+        """The error for an accusation between two neighbours. A lead does not accuse itself: its own frames are
+        correct."""
         why = "".join(character for character in said.why if character.isprintable())
         homes = [self._place.me, *self._workers]
         place = homes.index(sender)

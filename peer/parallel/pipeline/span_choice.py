@@ -21,23 +21,25 @@ from peer.training.model.flat_parameters import Layer
 
 Wire = Literal["int8", "bfloat16", "float32"]
 HELD_BYTES = 20
-"""Per parameter that a home trains: its own parameters, gradients and two moments, and a quarter for a micro-batch."""
+"""The bytes per parameter that a home trains: parameters, gradients and two moments, and a quarter more for a micro-
+batch."""
 VALUE_BYTES = {"int8": WIRE_BYTES, "bfloat16": 2, "float32": 4}
-"""Of a value between two stages: see `peer.parallel.pipeline.activation_codec`."""
+"""The bytes of a value between two stages: see `peer.parallel.pipeline.activation_codec`."""
 Matrix = NDArray[np.float64]
 
 
 def choose_spans(
     layers: Sequence[Layer], width: int, homes: Sequence[HomeOffer], stages: int, epoch: int, wire: Wire
 ) -> Assignment:
-    """Whole blocks for `stages` of the homes, the lead's first: the first of `homes`. Nobody is a spare yet.
+    """Assign whole blocks to `stages` of the homes. The lead, the first of `homes`, gets the first stage. There are
+    no spares yet.
 
-    Which of the others, and in which order, is what makes the most tokens per second: a home computes its layers, in
-    proportion to their parameters, while its line carries `width` values a token for each neighbour; the slowest of
-    all decides (DT-FM, arXiv:2206.01288). What comes before the first block goes with it and costs nothing, what comes
-    after the last one goes with that. A speed of 0 is not known, and taken as the mean of the others; a line or a
-    memory of 0 bounds nothing. No other way is faster where blocks are equal. Raises BadInput where there is no room,
-    or fewer blocks than stages.
+    The other homes and their order are chosen for the most tokens per second. A home computes its layers in a time
+    proportional to their parameters, while its line carries `width` values per token for each neighbour; the slowest of
+    all decides (DT-FM, arXiv:2206.01288). Layers before the first block belong to it and cost nothing; layers after the
+    last block belong to that one. An unknown speed (0) is assumed to be the mean of the others; a bandwidth or memory
+    of 0 is no limit. The result is optimal if all blocks are equal. Raises BadInput if the model does not fit, or has
+    fewer blocks than stages.
     """
     require_blocks(layers, stages)
     problem = _SpanProblem.of(layers, width, homes, wire)
@@ -54,26 +56,26 @@ def choose_spans(
 
 
 def require_blocks(layers: Sequence[Layer], stages: int) -> None:
-    """Raises BadInput for more stages than the model has blocks."""
+    """Raises BadInput if the model has fewer blocks than stages."""
     blocks = sum(layer.is_block for layer in layers)
     if blocks < stages:
         raise BadInput(f"a model of {blocks} blocks cannot be trained by {stages} homes")
 
 
 def has_room(home: HomeOffer, layers: Sequence[Layer]) -> bool:
-    """Whether it could train these, as far as it says what it has."""
+    """Whether this home can train these layers, if it states its memory."""
     return not home.memory_gb or HELD_BYTES * sum(layer.size for layer in layers) <= home.memory_gb * 1e9
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _SpanProblem:
-    """A stage lies between two cuts. Homes are counted as they were given."""
+    """The choice of homes and cuts; a stage lies between two cuts. Homes are numbered in the given order."""
 
     cuts: tuple[int, ...]
-    """Layers where a stage may begin, and the end."""
+    """The layers at which a stage may begin, and the end."""
     alone_s: tuple[tuple[Matrix, Matrix], ...]
-    """Of each home, with one neighbour and with two: seconds a token of a stage between two cuts, of shape (cuts,
-    cuts); inf where it has no room."""
+    """For each home, with one neighbour and with two: seconds per token of a stage between two cuts, shape (cuts,
+    cuts); inf if it does not fit."""
 
     @classmethod
     def of(cls, layers: Sequence[Layer], width: int, homes: Sequence[HomeOffer], wire: Wire) -> _SpanProblem:
@@ -95,18 +97,20 @@ class _SpanProblem:
         return cls(cuts=cuts, alone_s=tuple(map(alone_s, homes)))
 
     def order(self, stages: int) -> tuple[int, ...] | None:
-        """Of the homes that hold a stage, those with which the slowest is fastest; None where there is no room."""
+        """The homes that hold a stage, in the order for which the slowest is fastest; None if the model does not
+        fit."""
         known_s = np.unique(np.concatenate([matrix.ravel() for both in self.alone_s for matrix in both]))
         known_s = known_s[np.isfinite(known_s)]
         at = bisect_left(known_s, True, key=lambda slowest_s: self._order_within(slowest_s, stages) is not None)
         return self._order_within(known_s[at], stages) if at < len(known_s) else None
 
     def _order_within(self, slowest_s: float, stages: int) -> tuple[int, ...] | None:
-        """In which no stage takes longer; each home in the middle holds as much as it can, the largest first."""
+        """An order in which no stage needs longer than `slowest_s`: each home in the middle holds as much as it can,
+        and the homes that reach furthest come first."""
         end, others = len(self.cuts) - 1, range(1, len(self.alone_s))
 
         def reach(home: int, first: int, neighbours: int) -> int:
-            """The last cut to which its stage goes, or where it begins."""
+            """The last cut that this home's stage can reach from `first`; `first` if it can hold nothing."""
             within = np.flatnonzero(self.alone_s[home][neighbours - 1][first] <= slowest_s)
             return int(within[-1]) if len(within) else first
 
@@ -123,7 +127,7 @@ class _SpanProblem:
         return None
 
     def starts(self, order: Sequence[int]) -> tuple[int, ...]:
-        """The first layer of each stage, so that the slowest of this `order`, which has room, is fastest."""
+        """The first layer of each stage for this `order`, which fits, chosen so that the slowest home is fastest."""
         best_C = np.full(len(self.cuts), np.inf)  # by cut: of those who hold everything before it
         best_C[0] = 0.0
         came: list[NDArray[np.intp]] = []

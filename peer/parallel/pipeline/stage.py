@@ -32,7 +32,7 @@ from peer.training.train.round_vectors import RoundVectors, VectorSlots, choose_
 
 @dataclass(frozen=True, kw_only=True)
 class StagePlace:
-    """Where this home stands in its cluster."""
+    """The place of this home in its cluster."""
 
     assignment: Assignment
     me: str
@@ -40,7 +40,7 @@ class StagePlace:
 
     @property
     def wire(self) -> str:
-        """How hidden values are encoded; one of `peer.schema.settings.ACTIVATIONS`."""
+        """The encoding of hidden values; one of `peer.schema.settings.ACTIVATIONS`."""
         return self.assignment.wire
 
     @property
@@ -51,7 +51,7 @@ class StagePlace:
 
     @property
     def number(self) -> int:
-        """Of its stage; a spare has that of the stage in whose place it would step."""
+        """The number of this home's stage; for a spare, that of the stage that it could replace."""
         return next(number for number, holder in enumerate(self.assignment.stages) if holder.layers == self.held)
 
     @property
@@ -60,17 +60,17 @@ class StagePlace:
 
     @property
     def before(self) -> str:
-        """Who sends flights here."""
+        """The home that sends flights here."""
         return self.assignment.stages[self.number - 1].peer
 
     @property
     def behind(self) -> str:
-        """To whom they go on."""
+        """The home that gets flights from here."""
         return self.assignment.stages[self.number + 1].peer
 
 
 class StageDevice(DeviceBackend):
-    """Some neighbouring layers of a model on one device."""
+    """Neighbouring layers of a model on one device."""
 
     def __init__(
         self, spec: RunSpec, place: StagePlace, batches: Sequences, device: torch.device, micro: MicroBatch,
@@ -81,11 +81,11 @@ class StageDevice(DeviceBackend):
         self._place = place
         self._width, self._vocabulary, self._has_dropout = model.width, model.vocabulary, model.has_dropout
         self._histories: defaultdict[str, ArrivalHistory] = defaultdict(ArrivalHistory)
-        """Of what each neighbour sends."""
+        """The history of what each neighbour sends."""
         self._step_now = 0
-        """The lead's number of the step in hand."""
+        """The lead's number of the present step."""
         self._local: Sequence[tuple[Tensor, Tensor]] | None = None
-        """The parameters, while the anchor's values are in their place."""
+        """The local parameters, while the anchor's values are in their place."""
 
     @cached_property
     def vectors(self) -> RoundVectors:
@@ -108,9 +108,9 @@ class StageDevice(DeviceBackend):
         return LayerGates(self._model, self.vectors.flat, self._device, enter, lambda: self._model(entering))
 
     def reassign(self, assignment: Assignment) -> None:
-        """Go on, between two calls of others, with other neighbours and the same layers.
+        """Continue with other neighbours and the same layers, between two calls.
 
-        Nothing of a step in hand counts: its lead makes it again, with the same sequences.
+        Nothing of the present step counts: its lead makes it again, with the same sequences.
         """
         place = replace(self._place, assignment=assignment)
         assert place.held == self._place.held, "a stage of other layers is built anew"
@@ -125,8 +125,8 @@ class StageDevice(DeviceBackend):
     # ---- a micro-batch ----
 
     def _computed(self, entering: Tensor, tokens_BT: Tensor, number: int) -> Tensor:
-        """Hidden values, or logits at the last stage, of a flight of these tokens, in the step in hand: alike however
-        often it is asked."""
+        """The hidden values of a flight with these tokens, or the logits at the last stage, in the present step.
+        Repeated calls give the same values."""
         autocast = torch.autocast(self._device.type, torch.bfloat16) if self._bfloat16 else contextlib.nullcontext()
         with autocast, self._masks(number):
             leaving: Tensor = self._model(entering, **position_inputs(tokens_BT[:, :-1]))
@@ -134,7 +134,7 @@ class StageDevice(DeviceBackend):
 
     @contextlib.contextmanager
     def _masks(self, number: int) -> Iterator[None]:
-        """Where dropout draws the masks of a flight: a backward pass computes forward again."""
+        """Draw a flight's dropout masks from a fixed seed, since the backward pass repeats the forward pass."""
         if not (self._has_dropout and self._model.training):
             yield
             return
@@ -145,14 +145,14 @@ class StageDevice(DeviceBackend):
             yield
 
     def _entered(self, flight: Forward) -> Tensor:
-        """Raises BadActivations."""
+        """The hidden values that a flight brings. Raises BadActivations."""
         if flight.columns > self._spec.model.context:
             raise BadActivations(f"sequences of {flight.columns} tokens")
         shape = (flight.rows, flight.columns, self._width)
         return decode_activations(flight.hidden, shape, self._place.wire, self._device)
 
     def _gradient_from(self, message: FlightBack, leaving: Tensor) -> Tensor:
-        """Of what left this stage, in its own kind of numbers. Raises BadActivations."""
+        """The gradient of what left this stage, in the same number format. Raises BadActivations."""
         decoded = decode_activations(message.gradient, tuple(leaving.shape), self._place.wire, self._device)
         return decoded.to(leaving.dtype)
 
@@ -166,7 +166,7 @@ class StageDevice(DeviceBackend):
 
     @torch.no_grad()
     def _square_norm(self) -> float:
-        """Of all gradients, float64."""
+        """The squared norm of all gradients, float64."""
         grads = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
         if not grads:
             return 0.0
@@ -180,7 +180,7 @@ class StageDevice(DeviceBackend):
                 parameter.grad.mul_(scale)
 
     def _forget(self) -> None:
-        """Nothing of the step in hand counts."""
+        """Drop everything of the present step."""
         for parameter in self._parameters:
             parameter.grad = None
 

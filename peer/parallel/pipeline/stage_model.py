@@ -28,14 +28,14 @@ from peer.training.outer.outer_state import OuterState
 
 TRIED_BLOCKS, TRIED_VOCABULARY, TRIED_TOKENS = 4, 64, 5
 BLOCK_COUNTS = ("num_hidden_layers", "n_layer", "num_layers")
-"""Keys of a configuration that say how many blocks there are."""
+"""The keys of a configuration for the number of blocks."""
 
 
 class StageModel(nn.Module):
-    """The modules of the layers in `held`. Tokens or hidden values in; hidden values, or logits, out."""
+    """The modules of the layers in `held`. The input is tokens or hidden values, the output hidden values or logits."""
 
     def __init__(self, model: nn.Module, held: range, layers: tuple[Layer, ...]) -> None:
-        """`model` is a whole one, of all `layers`, and is cut."""
+        """`model` is a whole model of all `layers`, which is cut in place."""
         super().__init__()
         self.is_first, self.is_last = held.start == 0, held.stop == len(layers)
         outside = _outside(model, held)
@@ -60,7 +60,7 @@ class StageModel(nn.Module):
         self.head: nn.Module | None = model.get_output_embeddings() if self.is_last else None  # type: ignore[operator]
 
     def forward(self, entering: Tensor, **told: Tensor) -> Tensor:
-        """`entering`: tokens (B, T), int64, at the first stage; hidden values (B, T, H) at others. `told`: see
+        """`entering`: tokens (B, T), int64, at the first stage, otherwise hidden values (B, T, H). `told`: see
         `peer.training.model.build.position_inputs`."""
         name = "input_ids" if self.is_first else "inputs_embeds"
         hidden_BTH: Tensor = self.base(**{name: entering}, use_cache=False, **told).last_hidden_state
@@ -68,7 +68,7 @@ class StageModel(nn.Module):
 
     @property
     def width(self) -> int:
-        """H: of a hidden value."""
+        """H, the width of a hidden value."""
         config: Any = self.base.config
         width: int = config.hidden_size
         return width
@@ -81,17 +81,17 @@ class StageModel(nn.Module):
 
     @property
     def has_dropout(self) -> bool:
-        """Whether it draws masks in training."""
+        """Whether the model draws dropout masks in training."""
         config: Any = self.base.config
         return any("drop" in key and isinstance(value, float) and value > 0 for key, value in config.to_dict().items())
 
     def get_output_embeddings(self) -> nn.Module | None:
-        """As transformers calls it: no hidden matrix for an optimizer of those."""
+        """The output head, named as in transformers: an optimizer for hidden matrices leaves it out."""
         return self.head
 
 
 def _outside(model: nn.Module, held: range) -> list[nn.Module]:
-    """Modules with parameters of which none is in a layer that is held."""
+    """The modules with parameters that belong to no held layer."""
     flat = FlatParameters(model)
     here = {id(parameter) for number in held for parameter in flat.members[number]}
     found = []
@@ -103,12 +103,12 @@ def _outside(model: nn.Module, held: range) -> list[nn.Module]:
 
 
 def model_layers(spec: RunSpec) -> tuple[Layer, ...]:
-    """Of the whole model. Raises BadSpec."""
+    """The layers of the whole model. Raises BadSpec."""
     return FlatParameters(build_meta(spec)).layers
 
 
 def build_stage(spec: RunSpec, held: range) -> tuple[StageModel, FlatParameters]:
-    """The stage of these layers in float32 on the CPU, and its parameters by layer. Raises BadSpec."""
+    """The stage with these layers in float32 on the CPU, and its parameters by layer. Raises BadSpec."""
     layers = model_layers(spec)
     stage = build_cut(spec, partial(StageModel, held=held, layers=layers))
     assert isinstance(stage, StageModel)
@@ -116,7 +116,7 @@ def build_stage(spec: RunSpec, held: range) -> tuple[StageModel, FlatParameters]
 
 
 def initial_span(spec: RunSpec, held: range) -> OuterState:
-    """Anchor 0 of these layers."""
+    """The state of these layers at anchor 0."""
     _, flat = build_stage(spec, held)
     theta = flat.by_layer()
     momentum = [torch.zeros_like(layer) for layer in theta]
@@ -124,13 +124,14 @@ def initial_span(spec: RunSpec, held: range) -> OuterState:
 
 
 def initial_layer_digests(spec: RunSpec) -> tuple[bytes, ...]:
-    """Of every layer of anchor 0, one of them in memory at a time; see `peer.consensus.codec.state_digest`."""
+    """The digest of every layer at anchor 0, with one layer in memory at a time; see
+    `peer.consensus.codec.state_digest`."""
     count = len(model_layers(spec))
     return tuple(initial_span(spec, range(number, number + 1)).layer_digests()[0] for number in range(count))
 
 
 def require_cuttable(spec: RunSpec) -> None:
-    """Raises BadSpec for a model whose stages would not compute what the whole one does."""
+    """Raises BadSpec for a model whose stages would not compute the same as the whole model."""
     if spec.adapter is not None:
         raise BadSpec("a run with [adapter] is trained by whole peers, and by no cluster")
     tried = replace(spec, model=replace(spec.model, config=_small(spec), tokenizer="bytes"), start=None)
@@ -171,7 +172,8 @@ def require_cuttable(spec: RunSpec) -> None:
 
 
 def _small(spec: RunSpec) -> dict[str, Any]:
-    """A configuration alike but for few blocks and a small vocabulary; with sliding windows that matter."""
+    """A configuration with few blocks, a small vocabulary, and sliding windows short enough to matter; otherwise the
+    same."""
     config = dict(spec.model.config)
     key = next((key for key in BLOCK_COUNTS if key in config), None)
     key = key or next(key for key in ARCHITECTURES[spec.model.architecture].keys if key in BLOCK_COUNTS)
@@ -190,7 +192,7 @@ def _through(stages: Sequence[StageModel], tokens_BT: Tensor) -> Tensor:
 
 
 class _DropoutCount(TorchFunctionMode):
-    """How often a value had parts of it dropped."""
+    """Counts how many calls of dropout change a value."""
 
     def __init__(self) -> None:
         super().__init__()

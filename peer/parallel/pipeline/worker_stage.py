@@ -45,19 +45,21 @@ from peer.training.train.inner_loop import InnerStep, MicroBatch, Sequences
 
 POLL_S = 0.05
 SILENCE_S = 60.0
-"""A step of which nothing has come for so long was given up by a lead that could not say so."""
+"""If nothing comes for this long during a step, the lead has given it up and could not say so."""
 NOTHING = InnerStep(loss=0.0, tokens=0, learning_rate=0.0)
 
 
 class Hop(NamedTuple):
-    """A flight that is further on. What entered is kept as it came: encoded values take a quarter of the memory."""
+    """A flight that has gone on to the next stage. Its input is kept as it arrived: encoded values need a quarter of
+    the memory."""
 
     came: Forward
     went: bytes
 
 
 class WorkerStage(StageDevice):
-    """Implements `peer.training.train.backend.Backend` of its layers: an inner step is one of the lead's, served."""
+    """Implements `peer.training.train.backend.Backend` for its layers: each inner step is one of the lead's, which
+    it serves."""
 
     def __init__(
         self, spec: RunSpec, place: StagePlace, batches: Sequences, device: torch.device, folder: Path | None = None,
@@ -66,28 +68,29 @@ class WorkerStage(StageDevice):
         super().__init__(spec, place, batches, device, MicroBatch(1), folder)
         self._silence_s = silence_s
         self._over = 0
-        """The newest step that is over: what still comes of it is dropped."""
+        """The newest step that is over: later messages about it are dropped."""
         self._finished: Finished | None = None
         self._full = 0
-        """The step for which there was no room."""
+        """The step for which the memory did not suffice."""
         self._stood = 0
-        """The newest order of where to stand."""
+        """The newest order to load the anchor's values or restore the local ones."""
         self._forwards, self._backwards, self._busy_s = 0, 0, 0.0
-        """Of the step in hand: how many flights were computed so far, and in what time."""
+        """For the present step: the number of flights computed forward and backward, and the seconds of computing."""
         self._hops: dict[int, Hop] = {}
-        """Flights that are to come back."""
+        """The flights that have not come back yet."""
         self._answers: dict[int, bytes] = {}
-        """What was said of those that are back, for whoever did not hear it."""
+        """The answers to flights that have come back, in case one was lost."""
         self._heard_at = 0.0
         self._dealt: SimpleQueue[Assignment] = SimpleQueue()
         self.passed_bytes = 0
-        """Of hidden values and gradients that were sent on."""
+        """The bytes of hidden values and gradients that were passed on."""
 
     def _gradients(self, taken: list[Tensor], stop: Callable[[], bool]) -> Tensor:
         raise AssertionError("the lead's step computes them, flight by flight")
 
     def step(self, round: int, position: float, stop: Callable[[], bool] = lambda: False) -> InnerStep:
-        """Serve one step of the lead, from its first flight to its end. Of 0 tokens if `stop` says so before that."""
+        """Serve one step of the lead, from its first flight to its end. It has 0 tokens if `stop` returns True
+        before it begins."""
         while True:
             with suppress(Empty):
                 self.reassign(self._dealt.get_nowait())
@@ -104,7 +107,7 @@ class WorkerStage(StageDevice):
                 return NOTHING
 
     def deal(self, assignment: Assignment) -> None:
-        """From any thread: have it reassigned before anything else is served."""
+        """From any thread: reassign this stage before anything else is served."""
         self._dealt.put(assignment)
 
     def reassign(self, assignment: Assignment) -> None:
@@ -115,7 +118,8 @@ class WorkerStage(StageDevice):
         raise AssertionError("a lead measures")
 
     def _take(self, sender: str, frame: bytes) -> InnerStep | None:
-        """The step that this has ended. What does not fit is dropped: the lead asks again, or waits in vain."""
+        """The step that this frame has ended, if any. Messages that do not fit are dropped: the lead asks again, or
+        waits in vain."""
         try:
             message = decode_flight(frame)
         except BadFlight:
@@ -141,7 +145,7 @@ class WorkerStage(StageDevice):
         return None
 
     def _expected(self, message: AnyFlight) -> str:
-        """Who says such things."""
+        """The home that may send such a message."""
         if isinstance(message, Forward | Sweep):
             return self._place.before
         if isinstance(message, FlightBack | Swept):
@@ -203,7 +207,7 @@ class WorkerStage(StageDevice):
         self._busy_s = 0.0
 
     def _give_up(self, step: int) -> None:
-        """For want of memory."""
+        """Give up a step because of too little memory."""
         self._forget()
         self._return_memory()
         self._full = step
@@ -285,7 +289,8 @@ class WorkerStage(StageDevice):
 
     @torch.no_grad()
     def _measure(self, flight: Forward) -> None:
-        """Whoever is not where the lead had all stand says so: it has let go of that meanwhile."""
+        """Compute a flight of a measurement. If this home no longer has the anchor's values in the model, tell the
+        lead."""
         where = {"epoch": flight.epoch, "step": flight.step}
         if flight.step != self._stood or self._local is None:
             self._send(self._place.assignment.lead, NotThere(**where, round=self.anchor.round))
@@ -307,7 +312,7 @@ class WorkerStage(StageDevice):
         self._send(self._place.assignment.lead, said)
 
     def _tokens_of(self, flight: Forward) -> Tensor:
-        """(rows, columns + 1), int64, on the device. Raises BadActivations."""
+        """The tokens of shape (rows, columns + 1), int64, on the device. Raises BadActivations."""
         if len(flight.tokens) != 4 * flight.rows * (flight.columns + 1):
             raise BadActivations("tokens of another shape")
         tokens = np.frombuffer(flight.tokens, "<i4").astype(np.int64)

@@ -22,8 +22,8 @@ from peer.training.train.round_vectors import MEMORY_SHARE
 def choose_ranks(
     spec: RunSpec, settings: PeerSettings, devices: Sequence[torch.device], fit: Tuned | None = None
 ) -> RankOptions:
-    """Of these devices, one rank each: as a dry run found it, or else by what has room. Raises BadInput for a way that
-    so many devices do not have."""
+    """The options for one rank on each of these devices: as a dry run found them, or otherwise by the memory. Raises
+    BadInput for a way that is impossible with this number of devices."""
     if fit is not None and fit.sharding:
         strategy = ShardingStrategy(
             kind=Sharding(fit.sharding), ranks=len(devices), group=fit.group, offloads=fit.offloads

@@ -27,14 +27,16 @@ from peer.parallel.fsdp.rank_channel import HungUp, RankChannel
 from peer.parallel.fsdp.rank_messages import Answer, Command, NoRoomThere, RankAnswer, RankFailed, RankSetup, StopRank
 
 START_S = 300.0
-"""A rank that has not loaded its libraries, met the others and built its share by then never will."""
+"""A rank that has not loaded its libraries, met the others and built its shards by then never will."""
 ANSWER_S = 900.0
-"""Likewise for any piece of work: the longest is a micro-batch of a model that comes from a file, layer by layer."""
+"""The maximal time for any piece of work: the longest is a micro-batch of a model that is read from a file, layer by
+layer."""
 STOP_S = 10.0
-"""A rank that is told to stop between two pieces of work has by then, and so has the kernel to end one."""
+"""The time in which a rank that is told to stop between two pieces of work does so, and in which the kernel ends a
+killed one."""
 LOOK_S = 0.02
 BLAME_S = 1.0
-"""A rank that is gone is found within this time of another's word that it cannot go on."""
+"""After one rank reports that it cannot go on, another rank that was killed is found within this time."""
 
 
 class RankLost(Exception):
@@ -44,11 +46,11 @@ class RankLost(Exception):
         super().__init__(f"rank {rank} on {device} {why}")
         self.rank, self.device = rank, device
         self.is_device = is_device
-        """Whether it told that its device has failed for good."""
+        """Whether it reported that its device has failed for good."""
 
 
 class NoRoomInRank(Exception):
-    """A device's memory was full within a step. Parameters and optimizers are whole, and can still be copied out."""
+    """A device's memory was full within a step. Parameters and optimizers are intact, and can still be copied out."""
 
     def __init__(self, why: str, rank: int = 0) -> None:
         super().__init__(why)
@@ -63,7 +65,7 @@ class _Member:
     round: RankChannel[Command, Answer]
 
     def ended(self) -> str:
-        """How, in words; empty while it runs."""
+        """How the process ended, in words; empty while it runs."""
         code = self.process.poll()
         if code is None:
             return ""
@@ -71,19 +73,20 @@ class _Member:
 
 
 class RankGroup:
-    """Ranks that are ready. Threads may tell them of steps and of a round beside each other, each in its turn."""
+    """Ranks that are ready. One thread may give them steps while another gives them a round's work; each waits its
+    turn."""
 
     program: ClassVar[tuple[str, ...]] = ("peer.parallel.fsdp.rank",)
-    """The module that is run as a rank, and words of its own."""
+    """The module that is run as a rank, and further arguments."""
 
     def __init__(self, setups: Sequence[RankSetup], arena: int, directory: Path) -> None:
-        """`arena` is its descriptor; `directory`, whose peer they are. Raises RankLost and NoRoomInRank, and then none
-        is left."""
+        """`arena` is the arena's descriptor, `directory` that of the peer. Raises RankLost and NoRoomInRank; then no
+        rank is left."""
         # A process ends with the thread that starts it: this one stays.
         self._starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ranks")
         self._ending, self._blaming = threading.Lock(), threading.Lock()
         self._loss: dict[str, Any] | None = None
-        """Of the first rank that was lost, what RankLost says."""
+        """The arguments of RankLost for the first rank that was lost."""
         self._speaking = {"steps": threading.Lock(), "round": threading.Lock()}
         self._folder = tempfile.TemporaryDirectory(prefix="homefires-ranks-")
         self._members: list[_Member] = []
@@ -106,11 +109,12 @@ class RankGroup:
         return tuple(member.process.pid for member in self._members)
 
     def step(self, *commands: Command) -> list[RankAnswer]:
-        """Have inner steps' work done: one command for all, or one for each. Raises RankLost and NoRoomInRank."""
+        """Give the ranks work of an inner step: one command for all, or one for each. Raises RankLost and
+        NoRoomInRank."""
         return self._ask("steps", commands, ANSWER_S)
 
     def round(self, command: Command) -> list[RankAnswer]:
-        """Have a round's work done by all. Raises RankLost, also where a device had no room for it."""
+        """Give all ranks the same work of a round. Raises RankLost, also if a device had too little memory for it."""
         return self._ask("round", (command,), ANSWER_S)
 
     def _ask(self, line: str, commands: Sequence[Command], longest_s: float) -> list[RankAnswer]:
@@ -123,7 +127,8 @@ class RankGroup:
             return self._answers(line, longest_s)
 
     def _answers(self, line: str, longest_s: float) -> list[RankAnswer]:
-        """Of all ranks. The first one that says it cannot go on decides: the others wait for it."""
+        """The answers of all ranks. The first rank that reports that it cannot go on decides, since the others wait
+        for it."""
         until = time.monotonic() + longest_s
         waited = {getattr(member, line).connection: number for number, member in enumerate(self._members)}
         answers: dict[int, RankAnswer] = {}
@@ -153,19 +158,20 @@ class RankGroup:
         return answer
 
     def give_up(self, rank: int, why: str) -> RankLost:
-        """End all, since they are not alike any more; what to raise."""
+        """End all ranks because they no longer agree. Returns the error to raise."""
         self.end()
         return RankLost(rank, self._members[rank].device, why, is_device=False)
 
     def _lost(self, number: int, why: str, *, is_device: bool = False) -> RankLost:
-        """Ends all. Whichever thread is first finds out which rank is to blame: afterwards all are gone."""
+        """End all ranks. The first thread finds out which rank is to blame: afterwards all are gone."""
         with self._blaming:
             self._loss = self._loss or self._blame(number, why, is_device=is_device)
             self.end()
         return RankLost(**self._loss)
 
     def _blame(self, number: int, why: str, *, is_device: bool) -> dict[str, Any]:
-        """A rank that fails since another is gone is not the one to name."""
+        """The arguments of RankLost for the rank at fault. A rank that fails because another is gone is not to
+        blame."""
         if not why:
             with suppress(subprocess.TimeoutExpired):
                 self._members[number].process.wait(STOP_S)
@@ -177,7 +183,7 @@ class RankGroup:
         return {"rank": number, "device": member.device, "why": why, "is_device": is_device}
 
     def _killed(self, within_s: float) -> int | None:
-        """Which rank was, if any: its connections may be seen to end a moment before it does."""
+        """The first rank that was killed, if any: its connections may appear to end shortly before it does."""
         until = time.monotonic() + within_s
         while True:
             killed = [each for each, one in enumerate(self._members) if (one.process.poll() or 0) < 0]
@@ -186,14 +192,14 @@ class RankGroup:
             time.sleep(LOOK_S)
 
     def stop(self) -> None:
-        """End all, in order if they are in step. Whoever tells them anything after this gets RankLost."""
+        """End all ranks, in order if they are in step. Later calls raise RankLost."""
         if not self._is_parted:
             with suppress(RankLost, NoRoomInRank):
                 self._ask("steps", (StopRank(),), STOP_S)
         self.close()
 
     def close(self) -> None:
-        """End all at once. Whoever waits for them, or tells them anything after this, gets RankLost."""
+        """End all ranks at once. Threads that wait for them, and later calls, get RankLost."""
         self._is_closed = True
         self.end()
         for line, speaking in self._speaking.items():
@@ -202,7 +208,7 @@ class RankGroup:
                     getattr(member, line).connection.close()
 
     def end(self) -> None:
-        """Nothing is left of any rank after this. From any thread, and again."""
+        """Kill all ranks; nothing is left of them afterwards. May be called from any thread, and again."""
         with self._ending:
             for member in self._members:
                 member.process.kill()
@@ -237,6 +243,6 @@ def _at(setup: RankSetup, meeting: str) -> RankSetup:
 
 
 def _tell(channel: RankChannel[Command, Answer], command: Command) -> None:
-    """A rank that is gone is found when its answer is waited for."""
+    """Send a command. A rank that is gone is noticed when its answer is awaited."""
     with suppress(HungUp):
         channel.tell(command)

@@ -12,11 +12,12 @@ if TYPE_CHECKING:
     import torch
 
 AGAIN_S = 600.0
-"""A device that is lost twice within this time is left out: the third time would cost a round as well."""
+"""A device that is lost twice within this time is left out: a third time would cost another round."""
 
 
 class DeviceRoster:
-    """A rank that ends once may have been killed for its memory; its device is tried again."""
+    """The devices that a peer uses. A rank that ends once may have been killed for lack of memory, so its device is
+    tried again."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -27,18 +28,19 @@ class DeviceRoster:
 
     @property
     def is_whole(self) -> bool:
-        """Whether none is left out."""
+        """Whether no device is left out."""
         return not self._left_out
 
     def present(self, find: Callable[[], Sequence[torch.device]]) -> tuple[torch.device, ...]:
-        """Those that are used, of what `find` finds the first time: one that is left out is not touched again."""
+        """The devices in use, of those that `find` finds in the first call; a device that is left out is not touched
+        again."""
         self._devices = self._devices or tuple(find())
         self._present = [number for number in range(len(self._devices)) if number not in self._left_out]
         return tuple(self._devices[number] for number in self._present)
 
     def lost(self, lost: RankLost) -> str:
-        """A rank on one of those that are present was lost: how the peer goes on, in words. Raises DeviceLost if none
-        is left."""
+        """A rank on one of the present devices was lost. Returns how the peer goes on, in words. Raises DeviceLost
+        if no device is left."""
         number, now = self._present[lost.rank], self._clock()
         is_second = now - self._lost_at.get(number, -AGAIN_S) < AGAIN_S
         self._lost_at[number] = now

@@ -66,7 +66,7 @@ def sharded(
     spec: RunSpec, options: RankOptions, folder: Path, fit: Tuned | None = None,
     on_halved: Callable[[int], None] = lambda sequences: None,
 ) -> MakeEngine:  # fmt: skip
-    """A trainer's engine on the devices of `options`; `folder` has room for what no memory has."""
+    """A trainer's engine on the devices of `options`; `folder` holds what does not fit in memory."""
 
     def make(batches: Sequences) -> Engine:
         micro = MicroBatch(fit.sequences if fit else spec.inner.sequences, on_halved)
@@ -82,26 +82,26 @@ def sharded(
 
 @dataclass(frozen=True, kw_only=True)
 class RankOptions:
-    """How the ranks of one peer are laid out."""
+    """The layout of one peer's ranks."""
 
     devices: tuple[str, ...]
     strategy: ShardingStrategy
     threads: int = 1
-    """Of each rank."""
+    """The number of threads per rank."""
     speeds: tuple[float, ...] = ()
-    """Relative, by rank; empty: alike."""
+    """Relative speeds by rank; empty: all alike."""
     most: tuple[int, ...] = ()
-    """Sequences of a micro-batch that each rank has room for; empty: not known."""
+    """The sequences of a micro-batch that fit on each rank; empty: not known."""
 
 
 class ShardedBackend:
-    """Implements `peer.training.train.backend.Backend` on ranks, each a process with a device of its own."""
+    """Implements `peer.training.train.backend.Backend` on ranks, each a process with its own device."""
 
     def __init__(
         self, spec: RunSpec, batches: Sequences, options: RankOptions, micro: MicroBatch, folder: Path
     ) -> None:
-        """`folder` is the peer's, with room for what no memory has. Raises RankLost and MemoryFull, and then nothing of
-        it is left."""
+        """`folder` is the peer's, and holds what does not fit in memory. Raises RankLost and MemoryFull; then
+        nothing of it is left."""
         self._spec, self._options, self.micro, self._folder = spec, options, micro, folder
         self._reader = StepReader(batches)
         self._flat = FlatParameters(build_meta(spec))
@@ -118,13 +118,13 @@ class ShardedBackend:
         self._layers = [arena.layer(number, layer.start) for number, layer in enumerate(self.layers)]
         self.capture: Capture | None = None
         self._memory: dict[int, tuple[Moment, ...]] = {}
-        """What the arena's copies of optimizers hold, by layer."""
+        """The optimizer state in the arena, by layer."""
         self.waited_s = 0.0
         """Seconds that inner steps have waited for layers since the newest version began."""
         self.peak_bytes: tuple[int, ...] = ()
-        """The most that the newest inner step has had on the device of each rank; 0 where it does not count."""
+        """The peak memory of the newest inner step on the device of each rank; 0 if it is not counted."""
         self._has_ended = threading.Event()
-        """Whether no version is being made beside inner steps."""
+        """Set while no version is being made during inner steps."""
         self._has_ended.set()
         self._group: RankGroup | None = None
         try:
@@ -134,8 +134,8 @@ class ShardedBackend:
             raise
 
     def lay_out(self, options: RankOptions) -> None:
-        """Have other ranks, which begin at θ: what inner steps have changed is lost. For a dry run, which saves
-        building the model and its arena anew. Raises RankLost and MemoryFull, and then there are no ranks."""
+        """Replace the ranks by others, which begin at θ: the changes of inner steps are lost. This is for a dry run,
+        and saves building the model and its arena again. Raises RankLost and MemoryFull; then there are no ranks."""
         if self._group is not None:
             self._group.stop()
             self._group = None
@@ -143,16 +143,16 @@ class ShardedBackend:
         self._start(begins=True)
 
     def deal_by(self, speeds: tuple[float, ...], most: tuple[int, ...]) -> None:
-        """From now on give each rank of a micro-batch what RankOptions says of these."""
+        """From now on divide micro-batches among the ranks by these values, as in RankOptions."""
         self._options = replace(self._options, speeds=speeds, most=most)
 
     def counts(self, sequences: int) -> tuple[int, ...]:
-        """How many of a micro-batch each rank gets. Raises BadInput for more than there is room for."""
+        """The number of sequences of a micro-batch that each rank gets. Raises BadInput if they do not fit."""
         options, ranks = self._options, len(self._options.devices)
         return deal(sequences, options.speeds or (1.0,) * ranks, options.most or (sequences,) * ranks)
 
     def _start(self, *, begins: bool) -> None:
-        """Raises RankLost and MemoryFull."""
+        """Start the ranks. Raises RankLost and MemoryFull."""
         options, strategy = self._options, self._options.strategy
         setups = [
             RankSetup(
@@ -173,17 +173,17 @@ class ShardedBackend:
 
     @property
     def payload(self) -> Tensor:
-        """Encoded parts on their way to ranks and back, uint8."""
+        """Encoded parts on their way to the ranks and back, uint8."""
         return self._arena.payload
 
     def ask_round(self, command: Command) -> list[RankAnswer]:
-        """Have a round's work done by all ranks."""
+        """Give all ranks the same work of a round."""
         return self.group.round(command)
 
     def begin_version(self) -> int | None:
-        """From now on inner steps wait for each layer until it is published at the version that this returns.
+        """From now on inner steps wait for each layer until it is published at the returned version.
 
-        None where no rank is there that would wait.
+        None if there are no ranks that could wait.
         """
         self.waited_s = 0.0
         if self._group is None:
@@ -203,7 +203,7 @@ class ShardedBackend:
     # ---- inner steps ----
 
     def step(self, round: int, position: float, stop: Callable[[], bool] = lambda: False) -> InnerStep:
-        """One inner step; see `peer.training.train.backend.SingleDevice.step`. All ranks make it, or none."""
+        """One inner step; see `peer.training.train.backend.SingleDevice.step`. Either all ranks make it, or none."""
         rate, seed = learning_rate(self._spec, round, position), int(torch.randint(1 << 62, ()))
         while (made := self._attempt(rate, seed, stop)) is None:
             self._make_smaller()
@@ -211,9 +211,9 @@ class ShardedBackend:
         return InnerStep(loss=loss, tokens=sequences * self._spec.model.context, learning_rate=rate)
 
     def _attempt(self, rate: float, seed: int, stop: Callable[[], bool]) -> tuple[float, int] | None:
-        """A step: its loss, and how many sequences it was made of; None if a rank had no room for a micro-batch.
+        """A step: its loss, and its number of sequences; None if a micro-batch did not fit on a rank.
 
-        Then parameters and optimizers are as they were, and what was read for it is read next.
+        In that case parameters and optimizers are unchanged, and the sequences read for it are read again next.
         """
         table, taken, loss = self._spec.inner, list[Tensor](), 0.0
         whole, done = table.sequences * table.accumulation, 0
@@ -235,7 +235,8 @@ class ShardedBackend:
         return loss * scale, done
 
     def _finish_step(self, command: FinishStep) -> None:
-        """Raises RankLost where a rank has no room for what others have made: then they are not of one step."""
+        """Raises RankLost if a rank has too little memory for the end of a step that others have made: then they no
+        longer agree."""
         try:
             answers = self.group.step(command)
         except NoRoomInRank as error:
@@ -247,13 +248,13 @@ class ShardedBackend:
                 raise self.group.give_up(rank, "had no room for its optimizer's step, which others have made")
 
     def _about_to_change_inner(self) -> None:
-        """Where a checkpoint reads what inner steps change, and no copy of it, it has been read."""
+        """If a checkpoint reads the memory that inner steps change, and not a copy, wait until it has been read."""
         if self.capture is not None:
             self.capture.before_step()
 
     def _shares(self, tokens_BT: Tensor, whole: int, seed: int | None) -> list[Backward]:
-        """What each rank reads of a micro-batch. One that gets nothing computes a row that does not count: the others
-        gather with it."""
+        """What each rank reads of a micro-batch. A rank that gets no row computes one that does not count, so that
+        it gathers together with the others."""
         pieces = self._dealt(tokens_BT)
         return [
             Backward(
@@ -264,12 +265,12 @@ class ShardedBackend:
         ]  # fmt: skip
 
     def _dealt(self, tokens_BT: Tensor) -> list[Tensor]:
-        """Rows by rank, in order."""
+        """The rows of each rank, in order."""
         return list(torch.split(tokens_BT, list(self.counts(len(tokens_BT)))))
 
     def _make_smaller(self) -> None:
-        """Begin again with ranks that are in step, and half the micro-batch. Raises MemoryFull, and then the ranks are
-        in step as well, or there are none and all is in main memory."""
+        """Start again with ranks that are in step, and half the micro-batch. Raises MemoryFull; then the ranks are
+        in step, too, or there are none and everything is in main memory."""
         self._leave()
         is_least = max(self.counts(self.micro.sequences)) == 1  # a rank that gets nothing computes a row as well
         if not is_least:
@@ -289,7 +290,8 @@ class ShardedBackend:
         return ()  # it has a part of the model
 
     def _measured(self, tokens_BT: Tensor, stop: Callable[[], bool]) -> float | None:
-        """None if a rank had no room: parameters are as they were, on some ranks aside. Raises Stopped."""
+        """The loss; None if the memory of a rank did not suffice: its parameters are unchanged, on some ranks put
+        aside. Raises Stopped."""
         try:
             self._about_to_change_inner()
             self.group.step(StandAtAnchor())
@@ -302,7 +304,7 @@ class ShardedBackend:
         return total / predicted_tokens(tokens_BT)
 
     def _total(self, pieces: Sequence[Tensor], stop: Callable[[], bool]) -> float | None:
-        """In nats; None once `stop` says so."""
+        """The sum in nats; None as soon as `stop` returns True."""
         total = 0.0
         for piece_BT in pieces:
             total += self._summed(piece_BT)
@@ -336,7 +338,7 @@ class ShardedBackend:
         return {moment.name: self._value(number, moment) for moment in self._memory[number]}
 
     def _value(self, number: int, moment: Moment) -> Tensor:
-        """Where the arena keeps it."""
+        """The value in the arena."""
         if not moment.slot:
             return torch.empty(0) if moment.value is None else torch.tensor(moment.value)
         position = int(moment.name.split(".")[1])
@@ -356,8 +358,8 @@ class ShardedBackend:
             self.group.step(LoadLayer(layer=number, memory=self._memory[number]))
 
     def rest(self) -> dict[str, Tensor]:
-        """The state of the generator that seeds the ranks' own in every step, and what was read for a step that has had
-        no room."""
+        """The state of the generator that seeds those of the ranks in every step, and the sequences read for a step
+        that did not fit."""
         return generator_states(CPU) | self._reader.state()
 
     def load_rest(self, tensors: Mapping[str, Tensor]) -> None:
@@ -387,7 +389,7 @@ class ShardedBackend:
         return True
 
     def _leave(self) -> None:
-        """Have in main memory what the ranks hold, and end them."""
+        """Copy everything from the ranks to main memory, and end them."""
         if self._group is None:
             return
         # What is made beside inner steps goes on where a step has had no room: no rank is asked for half of it.
@@ -397,7 +399,7 @@ class ShardedBackend:
         self._group = None
 
     def _come_back(self) -> None:
-        """Raises RankLost, and MemoryFull, and then they are as they were before: in main memory alone."""
+        """Start the ranks again. Raises RankLost, and MemoryFull; then everything is as before, in main memory only."""
         self._start(begins=False)
         try:
             for number in range(len(self.layers)):
@@ -408,7 +410,7 @@ class ShardedBackend:
             raise
 
     def abandon(self) -> None:
-        """End the ranks where they are: whoever waits for one of them gets RankLost."""
+        """End the ranks at once: threads that wait for one of them get RankLost."""
         self._has_ended.set()
         if self._group is not None:
             self._group.end()
@@ -433,14 +435,14 @@ def _octets(tokens_BT: Tensor) -> bytes:
 
 
 def _slots_for(parameters: int) -> VectorSlots:
-    """Main memory where half of what is available holds all four vectors and the copies of three."""
+    """Main memory, if half of what is available holds all four vectors and three copies; otherwise a file."""
     fits = MEMORY_SHARE * available_bytes() >= 7 * FLOAT32_BYTES * parameters
     place = Place.MEMORY if fits else Place.FILE
     return VectorSlots(outer=place, own=place)
 
 
 def _payload_bytes(sizes: Sequence[int], spec: RunSpec) -> int:
-    """Of the layer whose encoded parts take the most, a mean and a contribution of each."""
+    """The size for the layer with the largest encoded parts: a mean and a contribution for each part."""
     codec, taken = Codec(spec.codec.wire), [0] * len(sizes)
     for part in cut(sizes, spec.codec.part_elements):
         taken[part.layer] += codec.part_bytes(part.size) + codec.of_means.part_bytes(part.size)
@@ -448,7 +450,7 @@ def _payload_bytes(sizes: Sequence[int], spec: RunSpec) -> int:
 
 
 def _named(state: Mapping[str, Tensor]) -> tuple[Moment, ...]:
-    """What a checkpoint says of one layer's optimizers, and where the arena has room for it."""
+    """A layer's optimizer state in a checkpoint, with its place in the arena."""
     slots: dict[str, int] = {}
     found = []
     for name, value in state.items():

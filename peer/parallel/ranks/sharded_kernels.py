@@ -19,14 +19,15 @@ Ask = Callable[[Command], "list[RankAnswer]"]
 
 
 class ShardedKernels:
-    """Implements `peer.training.outer.kernels.Kernels`. What a layer's `start` is, the lead says, and no rank beside
-    it."""
+    """Implements `peer.training.outer.kernels.Kernels` on ranks. Only the lead decides about a layer's `start`,
+    never a rank."""
 
     def __init__(self, ask: Ask, payload: Tensor, codec: Codec, *, copies: int) -> None:
-        """`ask` tells all ranks; `payload` is the arena's; `copies` of the model are with the ranks in all."""
+        """`ask` sends a command to all ranks; `payload` is the arena's; `copies` is the number of copies of the
+        model on the ranks."""
         self._ask, self._payload, self._codec, self._has_copies = ask, payload.numpy(), codec, copies > 1
         self.octets: dict[int, int] = {}
-        """Of encoded parts, that each rank has read or written so far."""
+        """The bytes of encoded parts that each rank has read or written so far."""
 
     def progress(self, t: LayerTensors) -> None:
         self._do("progress", t)
@@ -77,13 +78,14 @@ class ShardedKernels:
         return self._do(call, t, [PartWork(start=part.start, size=part.size, mine=mine)])
 
     def _follow(self, t: LayerTensors) -> None:
-        """All have begun the layer anew: where several hold the same, the others' part of it is taken over."""
+        """All ranks have reset the layer to its start: where several ranks hold the same shard, they copy each
+        other's part."""
         t.start = Origin.AT_ANCHOR
         if self._has_copies:
             self._ask(FollowLayer(layer=_number(t)))
 
     def _store_payload(self, payload: bytes | None, at: int) -> tuple[tuple[int, int] | None, int]:
-        """Have it where all ranks find it; where that is, and where the next one may begin."""
+        """Write a payload to where all ranks find it. Returns its place, and where the next one may begin."""
         if payload is None:
             return None, at
         end = at + len(payload)

@@ -16,7 +16,7 @@ from peer.training.model.flat_parameters import Layer
 
 
 class Lead(Protocol):
-    """Who tells the ranks."""
+    """Gives the ranks their commands."""
 
     @property
     def layers(self) -> tuple[Layer, ...]: ...
@@ -34,13 +34,13 @@ class Lead(Protocol):
 
 
 class ShardedLayerwise:
-    """Implements `peer.training.train.engine.UpdateBeside`."""
+    """Implements `peer.training.train.engine.UpdateBeside` on ranks."""
 
     def __init__(self, lead: Lead) -> None:
         self._lead = lead
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="apply")
         self._order = sorted(range(len(lead.layers)), key=lambda number: lead.layers[number].is_block)
-        """What is outside of all blocks is gathered first."""
+        """Layers outside of blocks come first, since they are gathered first."""
 
     @property
     def waited_s(self) -> float:
@@ -53,11 +53,11 @@ class ShardedLayerwise:
         return running
 
     def close(self) -> None:
-        """Once the update that is being applied has ended, however it does."""
+        """Wait until the update in progress has ended, successfully or not."""
         self._executor.shutdown()
 
     def reading(self) -> AbstractContextManager[None]:
-        """Every rank reads within its own guard."""
+        """Does nothing: every rank reads within its own guard."""
         return nullcontext()
 
     def _apply(

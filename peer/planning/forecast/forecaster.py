@@ -15,11 +15,11 @@ from peer.schema.events import AlertRaised, Event, NetworkMeasured, RoundForecas
 from peer.schema.spec import RunSpec
 
 QUIET_ROUNDS = 16
-"""A warning is not said again before so many rounds have passed."""
+"""A warning is not repeated for this number of rounds."""
 
 
 class Forecaster:
-    """Compares prediction with fact, round by round, and says both."""
+    """Compares each round's forecast with what the round really took, and reports both."""
 
     def __init__(
         self, spec: RunSpec, me: str, settings: Callable[[], Mapping[str, Any]],
@@ -33,7 +33,7 @@ class Forecaster:
         self._warned_at: int | None = None
 
     def heard(self, event: Event) -> None:
-        """Something was measured of the network: of round trips it is kept how long they take."""
+        """Take note of a measurement of the network. Of round trips, their seconds are kept."""
         match event:
             case NetworkMeasured():
                 self._distances.tell(self._me, {row["peer"]: row["rtt_s"] for row in event.peers})
@@ -41,8 +41,8 @@ class Forecaster:
                 self._distances.tell(event.about, event.rtt_s)
 
     def committed(self, update: Update, round_s: float, pace: Pace) -> None:
-        """A round is over that took so long from anchor to anchor. Says what is expected of the next, once this peer's
-        speed is known."""
+        """Called after a round that took `round_s` from anchor to anchor. Reports what is expected of the next
+        round, once this peer's speed is known."""
         self._pace = pace
         self._live.learn(fact_of(update, self._me, round_s))
         foretold_s, self._foretold_s = self._foretold_s, None
@@ -79,7 +79,7 @@ class Forecaster:
         self._warn(update.round, expected, advice)
 
     def restarted(self) -> None:
-        """The round in training is none of the usual ones (a pause, a jump): it teaches nothing."""
+        """The round in training is not an ordinary one (after a pause or a jump), so nothing is learned from it."""
         self._live.forget_foretold()
         self._foretold_s = None
 
@@ -90,7 +90,7 @@ class Forecaster:
         )  # fmt: skip
 
     def _others(self, members: int) -> tuple[float, ...]:
-        """Speeds of as many others as there were members; 0 for those who say none."""
+        """The tokens per second of the other members; 0 for those that state none."""
         said = self._pace.others_tokens_per_s[: max(0, members - 1)]
         return said + (0.0,) * (members - 1 - len(said))
 

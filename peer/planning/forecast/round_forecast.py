@@ -22,30 +22,31 @@ from peer.planning.plan.round_cost import predict
 from peer.schema.spec import RunSpec
 
 SPREADS = 0.1
-"""Weight of the newest round in how much rounds differ from their forecasts."""
+"""The weight of the newest round in the variance of how much rounds differ from their forecasts."""
 KNOWN = 3
-"""Rounds after which there is something to say of lateness."""
+"""The number of rounds after which lateness can be judged."""
 LOOKED_AT = 8
-"""Newest rounds of which lateness is judged: as many as the deadlines of a round are learned from."""
+"""Lateness is judged by this number of the newest rounds; deadlines of a round are learned from as many."""
 TIGHT = 0.2
-"""A peer that has less than so much of the others' patience left will be late now and then."""
+"""A peer that has less than this share of the others' patience left will be late now and then."""
 MOST_FACTOR = 100.0
-"""A machine that slept does not teach more than that."""
+"""The largest factor that one round can teach: a machine that slept should not teach more."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ObservedRound:
-    """What a round was, as this peer saw it."""
+    """A round as this peer saw it."""
 
     round_s: float
     ready_s: float
-    """How much later than the first that was ready this peer's part was there."""
+    """How much later this peer's part was ready than the first peer's."""
     patience_s: float
-    """How long after the first that was ready the others would have waited."""
+    """How long the others would have waited after the first peer was ready."""
 
 
 def fact_of(update: Update, peer: str, round_s: float) -> ObservedRound:
-    """What a decided round says of one peer; who was waited for in vain came `MISSED` times as late."""
+    """What a decided round shows about one peer. A peer for which the others waited in vain counts as `MISSED` times
+    as late as they waited."""
     patience_s = update.waited[0] / 1000 if update.waited else 0.0
     missed = any(about == peer and code == "ABSENT" for about, code, *_ in update.penalties) or any(
         member.peer == peer and row[0] == NEVER for member, row in zip(update.members, update.took, strict=False)
@@ -56,34 +57,34 @@ def fact_of(update: Update, peer: str, round_s: float) -> ObservedRound:
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """Of the round that is in training."""
+    """The forecast of the round that is in training."""
 
     round_s: float
     low_s: float
     high_s: float
-    """Nine of ten such rounds lie between the two, as far as it is known."""
+    """Nine of ten such rounds are expected to last between `low_s` and `high_s`."""
     late_s: float | None
-    """By how much this peer's part will miss what the others wait for, in the middle; negative if it will be in time.
-    None while there are too few rounds to tell."""
+    """The expected delay of this peer's part after the others have stopped waiting, a median; negative if it will be
+    in time. None while there are too few rounds to tell."""
     patience_s: float = 0.0
 
     @property
     def is_tight(self) -> bool:
-        """Whether its owner should hear of it."""
+        """Whether the owner should be warned."""
         return self.late_s is not None and self.late_s > -TIGHT * self.patience_s
 
 
 class RoundForecaster:
-    """Follows one run at one peer. Pure: it is told what happened."""
+    """Follows one run at one peer. It is pure: all that it knows is passed to it."""
 
     def __init__(self, spec: RunSpec, shape: ModelShape | None = None, given: Coefficients | None = None) -> None:
         self._spec, self._shape, self._given = spec, shape or shape_of(spec), given or shipped()
         self._variance = math.hypot(self._given.residual, UNMEASURED) ** 2
         self._learned = 0
         self._foretold_s: float | None = None
-        """What the formulas alone said of the round in training."""
+        """What the formulas alone predicted for the round in training."""
         self._expected_s = 0.0
-        """What was expected of it."""
+        """What was forecast for it."""
         self._facts: deque[ObservedRound] = deque(maxlen=LOOKED_AT)
         self._errors: deque[tuple[float, float]] = deque(maxlen=LOOKED_AT)
         """Of the newest rounds that were foretold, how many seconds longer, and how many times as long, each took as
@@ -95,13 +96,12 @@ class RoundForecaster:
         self, round: int, mine: Machine, others: Sequence[float], delay_s: float, others_upload_bps: Sequence[int] = (),
         ids: Sequence[str] = (), delays_s: Mapping[frozenset[str], float] | None = None,
     ) -> Forecast:  # fmt: skip
-        """Of the round that begins now at anchor `round`.
-
-        `others` are the tokens per second that other members say to make, 0 where one does not: it is taken to be as
-        fast as this peer. `others_upload_bps` is what they say to send, 0 where one does
-        not, and of as many as say so; that the two are not of the same peers in the same order makes no difference to
-        speak of: a round waits for the slowest of each. `ids` are the others', `mine.region` is that of this peer; of
-        pairs of ids `delays_s` says how far they are, one way, and `delay_s` stands for those that it lacks."""
+        """The forecast of the round that begins now at anchor `round`. `others` holds the tokens per second that each
+        other member states; a member with 0 states none, and is assumed to be as fast as this peer.
+        `others_upload_bps` holds the upload bandwidths that they state, 0 where one states none. The two need not list
+        the peers in the same order: that makes hardly a difference, since a round waits for the slowest of each. `ids`
+        are the ids of the others, and `mine.region` is the id of this peer. `delays_s` holds the one-way delay by pair
+        of ids, and `delay_s` stands in for pairs that are missing."""
         tokens = self._spec.inner.sequences * self._spec.inner.accumulation * self._spec.model.context
         lines, ids = (*others_upload_bps, *[0] * len(others)), (*ids, *[""] * len(others))
         machines = [mine] + [
@@ -153,7 +153,8 @@ class RoundForecaster:
         return predict(self._shape, replace(self._spec, round=table), swarm, self._given).round_s
 
     def learn(self, fact: ObservedRound) -> None:
-        """A round is over. One that was not foretold (this peer had just come) teaches only when its part was there."""
+        """Learn from a finished round. If there was no forecast for it (this peer had just joined), only its
+        lateness counts."""
         self._facts.append(fact)
         if self._foretold_s is None or fact.round_s <= 0:
             return
@@ -166,21 +167,20 @@ class RoundForecaster:
         self._foretold_s = None
 
     def forget_foretold(self) -> None:
-        """What is in training is no usual round: what it takes says nothing of the formulas."""
+        """Drop the forecast: the round in training is not an ordinary one, so its duration says nothing about the
+        formulas."""
         self._foretold_s = None
 
     def _late_s(self) -> float | None:
-        """The median over the newest rounds."""
+        """The median lateness over the newest rounds."""
         if len(self._facts) < KNOWN:
             return None
         return median(fact.ready_s - fact.patience_s for fact in self._facts)
 
 
 def remedy(spec: RunSpec, expected: Forecast, step_s: float, steps: int, settings: Mapping[str, Any]) -> str:
-    """What its owner can do about a part that is late or nearly so, in words; `steps` of `step_s` are this peer's part.
-
-    Empty if nothing needs to be done.
-    """
+    """What the owner of a late or nearly late peer can do about it, in words. `steps` of `step_s` each are this
+    peer's part. Empty if nothing needs to be done."""
     if not expected.is_tight or expected.late_s is None:
         return ""
     too_long_s = expected.late_s + TIGHT * expected.patience_s
@@ -199,7 +199,7 @@ def remedy(spec: RunSpec, expected: Forecast, step_s: float, steps: int, setting
 
 
 def _down(seconds: float) -> float:
-    """Two digits, rounded down."""
+    """`seconds` rounded down to two digits."""
     digits = 1 - math.floor(math.log10(seconds))
     return float(math.floor(seconds * 10**digits) / 10**digits)
 

@@ -20,18 +20,18 @@ from peer.planning.placement.paths import path_lengths
 from peer.planning.placement.stage_workload import Indices, PlacementProblem, Vector
 
 OnProgress = Callable[[int], None]
-"""Hears how many layouts were looked at."""
+"""Called with the number of layouts that were considered so far."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Scores:
-    """Seconds per step of B layouts, and what they are made of.
+    """Seconds per step of B layouts, and their terms.
 
     Attributes:
-        cost_s: shape (B,): data parallel and pipeline, and computing if the work has any: what pipelines of these
-            groups take at least, if devices compute at unlike speeds.
-        exchanges_BK: what averaging costs in each group; the slowest group bounds all.
-        edges_BKK: what passing activations on costs between each two groups.
+        cost_s: shape (B,): data parallel and pipeline, plus computing if the work has any. Where devices differ in
+            speed, this is a lower bound for pipelines of these groups.
+        exchanges_BK: the cost of averaging in each group; the slowest group decides.
+        edges_BKK: the cost of passing activations on between each two groups.
     """
 
     cost_s: Vector
@@ -43,7 +43,8 @@ class Scores:
 
 
 class CommunicationCost:
-    """Scores layouts of one problem, and counts how many it has scored. `tell` hears the count whenever it grows."""
+    """Scores layouts of one problem, and counts how many it has scored. `tell` is called with the count whenever it
+    grows."""
 
     def __init__(self, problem: PlacementProblem, tell: OnProgress | None = None) -> None:
         self.problem = problem
@@ -58,7 +59,7 @@ class CommunicationCost:
         self._lefts, self._rights = np.triu_indices(problem.stages, 1)
 
     def score(self, layouts_BN: Indices) -> Scores:
-        """Score layouts from nothing."""
+        """Score layouts from scratch."""
         groups_BKM = self.groups(layouts_BN)
         count, stages = len(layouts_BN), self.problem.stages
         exchanges_BK = self.exchanges(groups_BKM)
@@ -69,14 +70,14 @@ class CommunicationCost:
         return self.completed(groups_BKM, exchanges_BK, edges_BKK)
 
     def completed(self, groups_BKM: Indices, exchanges_BK: Matrix, edges_BKK: Matrix) -> Scores:
-        """Scores of groups whose exchanges and edges are known."""
+        """The scores of groups whose exchanges and edges are known."""
         self.count(len(groups_BKM))
         talk_s = exchanges_BK.max(axis=1) + path_lengths(edges_BKK)
         cost_s = self.with_computing(talk_s, groups_BKM)
         return Scores(cost_s=cost_s, exchanges_BK=exchanges_BK, edges_BKK=edges_BKK)
 
     def count(self, layouts: int) -> None:
-        """So many layouts more were looked at."""
+        """Count further layouts, whether scored or ruled out by a bound."""
         self.scored += layouts
         if self._tell is not None:
             self._tell(self.scored)
@@ -87,13 +88,13 @@ class CommunicationCost:
         return layouts_BN[:, : problem.placed].reshape(-1, problem.stages, problem.pipelines)
 
     def exchanges(self, groups_BGM: Indices) -> Matrix:
-        """Shape (B, G): DATAP of each group: the slowest device's sum over all others."""
+        """Shape (B, G): DATAP of each group, which is the slowest device's sum over all others."""
         pairs = groups_BGM[:, :, :, None] * len(self.problem) + groups_BGM[:, :, None, :]
         slowest: Matrix = self._exchange.take(pairs).sum(axis=3).max(axis=2)
         return slowest
 
     def hops(self, lefts_BPM: Indices, rights_BPM: Indices, *, bound: bool = False) -> Matrix:
-        """Shape (B, P): the bottleneck matching between pairs of groups; with `bound`, what it cannot be below."""
+        """Shape (B, P): the bottleneck matching between pairs of groups; with `bound`, a lower bound of it."""
         count, pairs, size = lefts_BPM.shape
         rows_MX = lefts_BPM.reshape(-1, size).T * len(self.problem)
         columns_MX = rights_BPM.reshape(-1, size).T
@@ -103,15 +104,15 @@ class CommunicationCost:
         return seconds
 
     def ranks_between(self, left_M: Indices, right_M: Indices) -> Ranks:
-        """Shape (M, M): the links between two groups, in the order of their seconds."""
+        """Shape (M, M): the links between two groups, ranked by their seconds."""
         ranks: Ranks = self._ranks.take(left_M[:, None] * len(self.problem) + right_M[None, :])
         return ranks
 
     def with_computing(self, talk_s: Vector, groups_BKM: Indices) -> Vector:
-        """Shape (B,): seconds per step with computing, below which no pipelines of these groups can go.
+        """Shape (B,): seconds per step with computing, a lower bound for pipelines of these groups.
 
-        Devices alike in speed, or pipelines of one stage, reach it. Else it counts on pipelines that links allow or
-        not: `pipelines.composed` makes some, and says what they cost.
+        The bound is reached where devices are alike in speed or pipelines have one stage. Otherwise it assumes
+        pipelines that the links may not allow: `pipelines.composed` finds real ones, with their cost.
         """
         if self._alike_s is not None:
             return talk_s + self._alike_s
@@ -122,9 +123,9 @@ class CommunicationCost:
         return pace_s(talk_s[:, None] + self.problem.computing_s(compute_BKM), in_step=False)
 
     def _slowest_s(self, compute_BKM: Matrix) -> Vector:
-        """Shape (B,): in step all wait for the slowest pipeline. It is not faster than the mean of all would be if
-        devices alike in speed made pipelines, nor than the slowest device of a group among the fastest of the others.
-        """
+        """Shape (B,): a bound in step, where all pipelines wait for the slowest. The slowest cannot be faster than
+        the mean of all pipelines would be if each had devices alike in speed, nor than the slowest device of a group
+        together with the fastest devices of the others."""
         mean_B = self.problem.computing_s(compute_BKM).mean(axis=1)
         fastest_BK, slowest_BK = compute_BKM[:, :, 0], compute_BKM[:, :, -1]
         others_BKK = np.repeat(fastest_BK[:, :, None], self.problem.stages, axis=2)
@@ -135,10 +136,10 @@ class CommunicationCost:
 
 
 def pace_s(pipelines_BM: Matrix, *, in_step: bool) -> Vector:
-    """Shape (B,): seconds per step and pipeline of pipelines with these seconds each.
+    """Shape (B,): seconds per step and pipeline, for M pipelines with these seconds each.
 
-    In step (H = 1) all wait for the slowest. Else the tokens of a pipeline count whenever they come, and the pace of
-    all is the mean of their paces: M / Σ 1 / seconds.
+    In step (H = 1) all pipelines wait for the slowest. Otherwise the tokens of a pipeline count whenever they come, and
+    the common pace is the mean of all paces: M / Σ 1 / seconds.
     """
     slowest: Vector = pipelines_BM.max(axis=1)
     if in_step:
@@ -150,16 +151,16 @@ def pace_s(pipelines_BM: Matrix, *, in_step: bool) -> Vector:
 
 
 Ranks = NDArray[Any]
-"""Integers of any width: the narrower the faster."""
+"""Integers of any width; narrow ones are faster."""
 
 BY_SUBSETS = 10
-"""Up to this size all subsets of columns are looked at, many matrices at a time."""
+"""Up to this size all subsets of columns are tried, for many matrices at once."""
 AT_ONCE = 1 << 20
-"""Entries of an intermediate array: what stays in a core's cache."""
+"""Entries of an intermediate array: the number that fits in a core's cache."""
 
 
 def bottlenecks(ranks_MMX: Ranks) -> Ranks:
-    """Shape (X,): for each of X square matrices the smallest possible largest entry of a perfect matching."""
+    """Shape (X,): for each of X square matrices, the smallest possible largest entry of a perfect matching."""
     size, _, count = ranks_MMX.shape
     if size > BY_SUBSETS:
         matrices_XMM = np.ascontiguousarray(ranks_MMX.transpose(2, 0, 1))
@@ -171,14 +172,16 @@ def bottlenecks(ranks_MMX: Ranks) -> Ranks:
 
 
 def best_matching(ranks_MM: Ranks, worth_MM: Matrix) -> Indices:
-    """Shape (M,): the column of each row. Of the matchings with the smallest largest rank the one of least worth."""
+    """Shape (M,): the column of each row in the matching that has the smallest largest rank and, among those, the
+    least worth."""
     limit = bottlenecks(ranks_MM[:, :, None])[0]
     forbidden = 2 * len(worth_MM) * (np.abs(worth_MM).max() + 1)
     return _assignment(np.where(ranks_MM <= limit, worth_MM, forbidden))
 
 
 def lower_bounds(ranks_MMX: Ranks) -> Ranks:
-    """Shape (X,): no matching has a smaller largest entry, for every row and every column must be matched."""
+    """Shape (X,): a lower bound for the largest entry of a perfect matching, which must match every row and every
+    column."""
     rows, columns = ranks_MMX.min(axis=1).max(axis=0), ranks_MMX.min(axis=0).max(axis=0)
     bounds: Ranks = np.maximum(rows, columns)
     return bounds
@@ -198,7 +201,8 @@ def _by_subsets(ranks_MMX: Ranks) -> Ranks:
 
 @cache
 def _subsets(size: int) -> tuple[tuple[Indices, Indices], ...]:
-    """For each level: shape (subsets, elements): where the subset without an element stands one level below, and it."""
+    """For each level two arrays of shape (subsets, elements): the index, one level below, of the subset without the
+    element; and the element."""
     levels = []
     below = {0: 0}
     for count in range(1, size + 1):
@@ -216,7 +220,7 @@ def _subsets(size: int) -> tuple[tuple[Indices, Indices], ...]:
 
 
 def _by_search(ranks_MM: Ranks, least: Any) -> Any:
-    """Binary search for the lowest limit under which a perfect matching exists. Mostly it is the lower bound."""
+    """The lowest limit under which a perfect matching exists, by binary search. In most cases it is the lower bound."""
     if _has_matching(ranks_MM <= least):
         return least
     limits = np.unique(ranks_MM[ranks_MM >= least])
@@ -235,9 +239,9 @@ def _has_matching(allowed_MM: NDArray[np.bool_]) -> bool:
 
 
 def _assignment(cost_MM: NDArray[Any]) -> Indices:
-    """Shape (M,): the column of each row where all cost least.
+    """Shape (M,): the column of each row in the matching with the least cost.
 
-    scipy takes half a second to load, and who only forecasts a round places nothing.
+    scipy needs half a second to load, so it is imported here: a forecast of a round places nothing.
     """
     from scipy.optimize import linear_sum_assignment
 

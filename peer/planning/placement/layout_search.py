@@ -34,29 +34,30 @@ from peer.planning.placement.stage_workload import (
 
 @dataclass(frozen=True, kw_only=True)
 class Effort:
-    """How hard to search. Time is proportional to `evaluations`, and nothing here looks at a clock."""
+    """How hard to search. The time needed is proportional to `evaluations`; nothing here looks at a clock."""
 
     evaluations: int = 200_000
-    """Layouts whose true cost may be looked at."""
+    """The largest number of layouts whose true cost is computed."""
     patience: int = 60
-    """Broods without a better layout after which the search ends."""
+    """The search ends after this number of broods without a better layout."""
     population: int = 40
     brood: int = 16
-    """Children that are made and scored together."""
+    """The number of children that are made and scored together."""
     moved: int = 5
-    """Devices that a child takes from its first parent."""
+    """The number of devices whose group a child takes from its first parent."""
     gain: Gain | None = "fastest"
     """The local search on every child; None for plain evolution."""
     climb: bool = True
-    """Whether the best child of a brood climbs on the true cost."""
+    """Whether the best child of a brood climbs by the true cost."""
     seeded: bool = True
-    """Whether the first population holds the block and striped layouts of the regions."""
+    """Whether the first population contains the block and striped layouts of the regions."""
     shaken: int = 50
-    """Where devices compute at unlike speeds: how often some of the best pipelines change places at random."""
+    """Where devices differ in speed: how often some devices of the best pipelines change places at random."""
 
 
 def usual(problem: PlacementProblem) -> Effort:
-    """As much as takes some tens of seconds at most: paths of many stages and matchings of large groups take longer."""
+    """The default effort: some tens of seconds at most. It is smaller where a layout takes longer to score, as with
+    paths of many stages and matchings of large groups."""
     whole, shares = Effort(), problem.placed * problem.pipelines
     slow = min(1.0, (EXACT / problem.stages) ** 2) * (1.0 if problem.pipelines <= BY_SUBSETS else 0.25)
     return Effort(evaluations=int(whole.evaluations * slow), shaken=int(whole.shaken * min(1.0, 512 / shares)))
@@ -64,15 +65,15 @@ def usual(problem: PlacementProblem) -> Effort:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Found:
-    """What a search found.
+    """The result of a search.
 
     Attributes:
         layout: shape (devices,).
         cost_s: seconds per step.
-        evaluations: layouts that were looked at.
+        evaluations: the number of layouts that were considered.
         layouts: shape (population, devices): the last population, the best first.
-        costs_s: what each of them costs.
-        history: (evaluations, cost) whenever a better layout was found.
+        costs_s: the cost of each of them.
+        history: (evaluations, cost) for each time a better layout was found.
     """
 
     layout: Indices
@@ -86,7 +87,7 @@ class Found:
 def evolve(
     problem: PlacementProblem, effort: Effort, seed: int, start: Indices | None = None, tell: OnProgress | None = None
 ) -> Found:
-    """Search until the effort is spent. `start`: shape (B, devices), layouts that the first population also holds."""
+    """Search until the effort is spent. `start`, shape (B, devices), adds layouts to the first population."""
     rng = np.random.default_rng(seed)
     scorer = CommunicationCost(problem, tell)
     people = _Population(problem, scorer, _first(problem, effort, rng, start))
@@ -113,17 +114,19 @@ def evolve(
 
 
 FIRST_BROODS = 12
-"""They do without climbing, which is dear: where links follow regions the gains alone lead far."""
+"""The first broods do not climb, since climbing is expensive: where links follow regions the gains alone go a long
+way."""
 STRANGER = 4
-"""Every so many children one is a random layout."""
+"""One of this number of children is a random layout, a stranger."""
 
 
 def _brood(
     problem: PlacementProblem, parents: _Parents, effort: Effort, climbing: bool, rng: np.random.Generator
 ) -> Indices:
-    """Children, some of them strangers; where there is climbing, only the first half goes through the local search.
+    """The children of a brood. Once there is climbing, some of them are strangers, and only the first half goes
+    through the local search.
 
-    The gains are not the cost. Where links follow no regions they lead away from it.
+    The gains are not the cost: where links do not follow regions, gains lead away from it.
     """
     children = _children(problem, parents, effort.moved, rng)
     searched = slice(None)
@@ -136,7 +139,8 @@ def _brood(
 
 
 def _climbs(costs: Vector, broods: int) -> int:
-    """The child that climbs: in turn the best that was improved, the best that was not, and the best stranger."""
+    """The index of the child that climbs. In turn it is the best of the improved ones, the best of the others, and
+    the best stranger."""
     half = len(costs) // 2
     turns = (slice(half), slice(half, None), slice(half), slice(None, None, STRANGER))
     among = np.arange(len(costs))[turns[broods % len(turns)]]
@@ -155,13 +159,14 @@ def _first(problem: PlacementProblem, effort: Effort, rng: np.random.Generator, 
 @dataclass(frozen=True, eq=False)
 class _Parents:
     places: Indices
-    """Shape (brood, 2): who they are in the population."""
+    """Shape (brood, 2): the indices of the parents in the population."""
     layouts: Indices
     """Shape (brood, 2, devices)."""
 
 
 class _Population:
-    """Layouts and their costs; as many as at first, all different where there are as many."""
+    """The layouts of a population and their costs. Its size never changes, and a new layout differs from all that
+    are in it."""
 
     def __init__(self, problem: PlacementProblem, scorer: CommunicationCost, layouts: Indices) -> None:
         self.layouts, self.costs = layouts, scorer.score(layouts).cost_s
@@ -176,14 +181,14 @@ class _Population:
         return _Parents(places, self.layouts[places])
 
     def renew(self, children: Indices, rng: np.random.Generator) -> None:
-        """Put a stranger in the place of every child that was there before: few devices have few layouts."""
+        """Replace each child that has been seen before by a stranger: with few devices there are few layouts."""
         for child in children:
             if canonical(self._problem, child) in self._seen:
                 child[:] = rng.permutation(child)
             self._seen.add(canonical(self._problem, child))
 
     def take(self, children: Indices, costs: Vector, parents: _Parents) -> None:
-        """A child that is new and no worse than its worse parent takes that one's place."""
+        """Put each child in the place of its worse parent if the child is new and costs no more."""
         for child, cost, places in zip(children, costs, parents.places, strict=True):
             worse = places[self.costs[places].argmax()]
             name = canonical(self._problem, child)
@@ -198,7 +203,8 @@ class _Population:
 
 
 def _children(problem: PlacementProblem, parents: _Parents, moved: int, rng: np.random.Generator) -> Indices:
-    """Second parents in which some devices drawn at random have the group they have in the first parent."""
+    """Children with the groups of the second parent, except for `moved` devices drawn at random, which have the
+    groups of the first parent."""
     first, second = (labels_of(problem, parents.layouts[:, parent]) for parent in (0, 1))
     count, devices = first.shape
     drawn = rng.permuted(np.tile(np.arange(devices), (count, 1)), axis=1)[:, :moved]
@@ -210,7 +216,7 @@ def _children(problem: PlacementProblem, parents: _Parents, moved: int, rng: np.
 
 
 def _residual(problem: PlacementProblem, labels: Indices, fixed: Indices, rng: np.random.Generator) -> None:
-    """Move devices, but those `fixed` last, from groups with too many to groups with room."""
+    """Move devices from groups with too many to groups with too few; those in `fixed` move last."""
     sizes = np.full(problem.stages + 1, problem.pipelines)
     sizes[-1] = len(problem) - problem.placed
     surplus = np.bincount(labels, minlength=len(sizes)) - sizes
@@ -226,19 +232,19 @@ def _residual(problem: PlacementProblem, labels: Indices, fixed: Indices, rng: n
 
 
 MOST = 2_000_000
-"""Partitions; some minutes."""
+"""The largest number of partitions that are all scored; that takes some minutes."""
 AT_ONCE = 512
 
 
 def partitions(problem: PlacementProblem) -> int:
-    """How many there are: N! / (M!^K · K! · spares!)."""
+    """The number of partitions: N! / (M!^K · K! · spares!)."""
     size, groups, devices = problem.pipelines, problem.stages, len(problem)
     alike: int = factorial(size) ** groups * factorial(groups) * factorial(devices - problem.placed)
     return factorial(devices) // alike
 
 
 def scored(problem: PlacementProblem) -> Iterator[tuple[Indices, Vector]]:
-    """All layouts and their costs, some hundreds at a time. Raises BadInput for more than two million."""
+    """All layouts and their costs, some hundreds at a time. Raises BadInput if there are more than two million."""
     count = partitions(problem)
     if count > MOST:
         raise BadInput(f"{len(problem)} devices have {count} partitions; at most {MOST} are looked at one by one")
@@ -258,7 +264,7 @@ def _layouts(problem: PlacementProblem) -> Iterator[list[int]]:
 
 
 def _groupings(devices: list[int], size: int) -> Iterator[list[int]]:
-    """All ways to cut `devices` into groups of one size; the first device that is left begins the next group."""
+    """All ways to cut `devices` into groups of one size; the first remaining device begins the next group."""
     if not devices:
         yield []
         return

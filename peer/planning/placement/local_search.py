@@ -14,17 +14,18 @@ from peer.planning.placement.paths import path_lengths
 from peer.planning.placement.stage_workload import Indices, PlacementProblem, labels_of
 
 AT_ONCE = 256
-"""Swaps that are scored together; the best of them is made, if it gains."""
+"""The number of swaps that are scored together; the best of them is made if it gains."""
 LOOKED_AT = 20_000
-"""Swaps that are looked at before a layout counts as one that no swap improves. 64 devices have 1,792."""
+"""The number of swaps without a gain after which the search ends. 64 devices have 1,792 swaps."""
 LEAST = 1e-9
-"""Share of the cost below which a gain is rounding."""
+"""A gain below this share of the cost counts as rounding."""
 
 
 def climbed(
     scorer: CommunicationCost, layout_N: Indices, budget: int, rng: np.random.Generator
 ) -> tuple[Indices, float]:
-    """Swap while that helps and the scorer has scored less than `budget` layouts. The layout reached, and its cost."""
+    """Swap devices while that helps and the scorer has scored fewer than `budget` layouts. Returns the final layout
+    and its cost."""
     problem = scorer.problem
     layout = layout_N.copy()
     scores = scorer.score(layout[None])
@@ -45,9 +46,9 @@ def climbed(
 def _best_of(
     scorer: CommunicationCost, layout: Indices, scores: Scores, swaps_S2: Indices
 ) -> tuple[Indices, Scores] | None:
-    """The best layout one of these swaps away; None if bounds show that all of them cost more.
+    """The best layout that one of these swaps leads to; None if bounds show that none of them costs less.
 
-    Matchings of large groups are dear, and bounds of them are not.
+    Matchings of large groups are expensive, and bounds of them are cheap.
     """
     problem = scorer.problem
     layouts = np.repeat(layout[None], len(swaps_S2), axis=0)
@@ -76,7 +77,7 @@ def _best_of(
 
 
 def _least_path(problem: PlacementProblem) -> float:
-    """No path through the groups is shorter."""
+    """A lower bound in seconds for every path through the groups."""
     if problem.stages == 1:
         return 0.0
     off_diagonal = ~np.eye(len(problem), dtype=bool)
@@ -111,7 +112,8 @@ def _edges_after(
 
 @cache
 def _pairs(stages: int) -> Indices:
-    """Shape (K, K + 1, pairs, 2): the pairs of groups with one of two groups in them; group K stands for the spares."""
+    """Shape (K, K + 1, pairs, 2): for each two groups, the pairs of groups that contain one of them; group K stands
+    for the spares."""
     count = max(1, 2 * (stages - 2) + 1)
     table = np.zeros((stages, stages + 1, count, 2), dtype=np.int64)
     for one in range(stages):
@@ -130,7 +132,7 @@ def _pairs(stages: int) -> Indices:
 
 @cache
 def _swaps(devices: int, stages: int, pipelines: int) -> Indices:
-    """Shape (swaps, 2): all pairs of places of a layout that lie in different groups, the lower place first."""
+    """Shape (swaps, 2): all pairs of places in a layout that belong to different groups, the lower place first."""
     group = np.minimum(np.arange(devices) // pipelines, stages)
     ones, others = np.triu_indices(devices, 1)
     apart = group[ones] != group[others]
@@ -139,11 +141,12 @@ def _swaps(devices: int, stages: int, pipelines: int) -> Indices:
 
 Gain = Literal["fastest", "cut"]
 SMALL = 1e-12
-"""Gains below this share of the slowest link are rounding."""
+"""A gain below this share of the slowest link counts as rounding."""
 
 
 def improved(problem: PlacementProblem, layouts_BN: Indices, gain: Gain, rng: np.random.Generator) -> Indices:
-    """Swap while there is a gain; no device twice, so that it ends. Groups of one device have nothing to gain."""
+    """Swap devices while there is a gain. No device moves twice, so this ends. With groups of one device there is
+    nothing to gain."""
     if problem.pipelines == 1 or problem.stages == 1:
         return layouts_BN
     swaps = _Swaps(problem, layouts_BN, rng)
@@ -159,7 +162,8 @@ def improved(problem: PlacementProblem, layouts_BN: Indices, gain: Gain, rng: np
 
 
 class _Swaps:
-    """Layouts on their way. Legend: B layouts, N devices, K groups, M devices of a group, E = 2 ends of a link."""
+    """Layouts that are being improved. Legend: B layouts, N devices, K groups, M devices of a group, E = 2 ends of a
+    link."""
 
     def __init__(self, problem: PlacementProblem, layouts_BN: Indices, rng: np.random.Generator) -> None:
         self.layouts_BN = layouts_BN.copy()
@@ -175,7 +179,8 @@ class _Swaps:
         np.fill_diagonal(self._ranks, np.inf)
 
     def of_fastest_links(self) -> tuple[Matrix, Indices, Indices]:
-        """The best swap of each layout: its gain (−inf for none) and the two devices. Equal links are drawn."""
+        """The best swap for each layout: its gain (−inf if there is none) and the two devices. Among equal links one
+        is drawn at random."""
         groups = self._groups_BKM
         count, stages, size = groups.shape
         links = self._ranks[groups[:, :, :, None], groups[:, :, None, :]]
@@ -197,7 +202,7 @@ class _Swaps:
         return value, ends_BKE[rows, one, end], ends_BKE[rows, other, other_end]
 
     def of_the_cut(self) -> tuple[Matrix, Indices, Indices]:
-        """The same for the classical gain, over all pairs of devices of two groups."""
+        """The same as `of_fastest_links` for the classical gain, over all pairs of devices from two groups."""
         devices = len(self._problem)
         labels = np.minimum(self._labels_BN, self._problem.stages - 1)
         own_BN = np.take_along_axis(self._means_BNK, labels[:, :, None], axis=2)[:, :, 0]
@@ -214,7 +219,7 @@ class _Swaps:
         return value, ones, others
 
     def make(self, rows: Indices, ones: Indices, others: Indices) -> None:
-        """Swap two devices in each of these layouts, and leave both where they are from now on."""
+        """Make one swap of two devices in each of these layouts; the two do not move again."""
         here = (self.layouts_BN[rows] == ones[:, None]).argmax(axis=1)
         there = (self.layouts_BN[rows] == others[:, None]).argmax(axis=1)
         self.layouts_BN[rows, here], self.layouts_BN[rows, there] = others, ones
@@ -228,7 +233,7 @@ class _Swaps:
 
 
 def _best(gains: NDArray[np.float64]) -> tuple[Indices, Matrix]:
-    """Per layout: where the largest gain stands among all, and the gain."""
+    """For each layout, the flat index of the largest gain, and that gain."""
     flat = gains.reshape(len(gains), -1)
     best = flat.argmax(axis=1)
     return best, flat[np.arange(len(flat)), best]

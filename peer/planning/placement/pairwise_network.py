@@ -21,15 +21,16 @@ Matrix = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Network:
-    """Row: who sends; column: who receives. The diagonal that is given is never looked at.
+    """The delay and bandwidth between each two peers. A row is a sender, a column a receiver. The given diagonal is
+    ignored.
 
     Raises BadInput for a matrix of another shape, and for a pair whose delay is negative or infinite, or whose
     bandwidth is not positive.
 
     Attributes:
         names: one per peer.
-        delay_s: shape (n, n), one way, of a message of no length; 0 on the diagonal.
-        bandwidth_bps: shape (n, n), bits per second of one transfer that is alone on its way; infinite on the diagonal.
+        delay_s: shape (n, n), the one-way delay of an empty message; 0 on the diagonal.
+        bandwidth_bps: shape (n, n), bits per second of a single transfer; infinite on the diagonal.
     """
 
     names: tuple[str, ...]
@@ -44,11 +45,11 @@ class Network:
         return len(self.names)
 
     def transfer_s(self, message_bytes: float) -> Matrix:
-        """Shape (n, n): seconds of one transfer between each pair, α + bytes / β."""
+        """Shape (n, n): seconds of one transfer between each two peers, α + bytes / β."""
         return self.delay_s + message_bytes * 8 / self.bandwidth_bps
 
     def symmetrised(self) -> Network:
-        """Each pair's two directions averaged, as DT-FM does (arXiv:2206.01288, section 3)."""
+        """The network with each pair's two directions averaged, as in DT-FM (arXiv:2206.01288, section 3)."""
         return Network(
             names=self.names,
             delay_s=(self.delay_s + self.delay_s.T) / 2,
@@ -56,14 +57,15 @@ class Network:
         )
 
     def both_ways(self) -> Network:
-        """Bandwidths as of a pair that sends as much one way as the other, one after the other: their harmonic mean.
-        Lines of homes are slow one way and fast the other, of which the mean says little."""
+        """The network with the harmonic mean of each pair's two bandwidths: the bandwidth of a pair that sends the
+        same amount both ways, one after the other. Home lines are slow one way and fast the other, so the arithmetic
+        mean would say little."""
         with np.errstate(divide="ignore"):  # on the diagonal
             bandwidth_bps = 2 / (1 / self.bandwidth_bps + 1 / self.bandwidth_bps.T)
         return replace(self, bandwidth_bps=bandwidth_bps)
 
     def only(self, peers: list[int]) -> Network:
-        """The network of some of its peers, in this order."""
+        """The network of only these peers, in this order."""
         pick = np.ix_(peers, peers)
         return Network(
             names=tuple(self.names[peer] for peer in peers),
@@ -72,7 +74,7 @@ class Network:
         )
 
     def _checked(self, what: str, matrix: Matrix, own: float) -> Matrix:
-        """A copy that cannot be written to, with `own` on the diagonal."""
+        """A read-only copy of the matrix, with `own` on the diagonal. Raises BadInput."""
         count = len(self.names)
         copy = np.array(matrix, dtype=np.float64)
         if copy.shape != (count, count):
@@ -95,11 +97,11 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Regions:
-    """Places with peers in them. Two peers of one place have the diagonal's entry between them.
+    """Places with peers in them. Two peers of one place use the entry on the diagonal.
 
     Attributes:
         names: one per place.
-        counts: peers of each place, unless somebody asks for another number.
+        counts: the default number of peers at each place.
         delay_s, bandwidth_bps: shape (places, places), as in `Network`.
     """
 
@@ -112,8 +114,8 @@ class Regions:
     def spread(self, peers: int | None = None) -> Indices:
         """Shape (peers,): the place of each peer, place by place.
 
-        Another number than that of `counts` is shared out in the same proportions, as evenly as integers allow.
-        Raises BadInput for less than one peer.
+        If `peers` differs from the sum of `counts`, peers are spread in the same proportions, as evenly as integers
+        allow. Raises BadInput for less than one peer.
         """
         if peers is None:
             return np.repeat(np.arange(len(self.names)), self.counts)
@@ -123,11 +125,11 @@ class Regions:
         return np.repeat(np.arange(len(self.names)), np.diff(ends, prepend=0))
 
     def network(self, peers: int | None = None) -> Network:
-        """The network of so many peers, spread as `spread` does. Two matrices of peers² float64."""
+        """The network of `peers` peers, spread as `spread` does. It holds two matrices of peers² float64."""
         return self.network_of(self.spread(peers))
 
     def network_of(self, places: Indices) -> Network:
-        """The network of peers of which each one's place is given. They are named Oregon-0, Oregon-1, …"""
+        """The network of peers at these places, one entry per peer. The peers are named Oregon-0, Oregon-1, …"""
         seen = [0] * len(self.names)
         names = []
         for place in places.tolist():
@@ -137,7 +139,7 @@ class Regions:
         return Network(names=tuple(names), delay_s=self.delay_s[pick], bandwidth_bps=self.bandwidth_bps[pick])
 
     def only(self, names: Sequence[str], counts: Sequence[int] | None = None) -> Regions:
-        """Some of the places, in this order. Raises BadInput for a name that is not among them."""
+        """Only these places, in this order. Raises BadInput for an unknown name."""
         unknown = [name for name in names if name not in self.names]
         if unknown:
             raise BadInput(f"no place is called {unknown[0]!r}; there are {', '.join(self.names)}")
@@ -155,10 +157,11 @@ def regions_of(
     peers: Sequence[str], delays: Mapping[frozenset[str], float], *, near_s: float, otherwise_s: float,
     bandwidth_bps: float,
 ) -> tuple[Regions, Indices]:  # fmt: skip
-    """(places, the place of each peer) from the name of the region of each peer, empty where it is not known.
+    """Returns (places, the place of each peer). `peers` holds the name of each peer's region, empty if unknown.
 
-    `delays` has what is known of a pair of regions, or of one alone; else two peers of one region are `near_s` apart,
-    and all others `otherwise_s`. Matrices are as large as there are regions that tell peers apart, however many peers.
+    `delays` holds the known one-way delays by pair of regions, or by one region for the delay within it. Otherwise two
+    peers of one region are `near_s` apart, and all others `otherwise_s`. The matrices are only as large as the number
+    of regions that tell peers apart, however many peers there are.
     """
     told = set().union(*delays)
     alone = {region for region, count in Counter(peers).items() if count == 1} - told
@@ -182,7 +185,7 @@ def regions_of(
 
 @cache
 def preset(name: str) -> Regions:
-    """Places by the name of their table in `data/networks.toml`. Raises BadInput for another name."""
+    """The places in the table of `data/networks.toml` with this name. Raises BadInput for an unknown name."""
     tables = _tables()
     if name not in tables:
         raise BadInput(f"no network is called {name!r}; there are {', '.join(tables)}")
@@ -214,28 +217,28 @@ def _uniform(places: int, inside: dict[str, float], across: dict[str, float]) ->
 
 
 MOST_RTT_S = 60.0
-"""Whoever says more is not believed: such a line would carry no round."""
+"""Longer round trips are not believed: no round could work over such a line."""
 
 
 class Distances:
-    """Who is how far from whom, by peer id, as last told."""
+    """The distances between peers, by peer id, as they were last reported."""
 
     def __init__(self) -> None:
         self._told: dict[str, dict[str, float]] = {}
 
     def tell(self, peer: str, rtt_s: Mapping[str, float | None]) -> None:
-        """What a peer says of its round trips in seconds, by peer id, instead of what it said before; None: not
-        measured. Figures that cannot be are left out."""
+        """Set the round trips that a peer reports, in seconds by peer id; they replace its earlier report. None
+        means not measured. Impossible values are left out."""
         self._told[peer] = {
             other: each for other, each in rtt_s.items() if each is not None and 0 <= each <= MOST_RTT_S
         }  # fmt: skip
 
     def keep(self, peers: Collection[str]) -> None:
-        """Forget what all others have told."""
+        """Forget the reports of all other peers."""
         self._told = {peer: told for peer, told in self._told.items() if peer in peers}
 
     def one_way_s(self) -> dict[frozenset[str], float]:
-        """By pair: half of the round trips that both ends tell, the mean of the two."""
+        """The one-way delay by pair of peers: half of the round trip, averaged over both ends' reports."""
         told: dict[frozenset[str], list[float]] = {}
         for peer, rows in self._told.items():
             for other, rtt_s in rows.items():

@@ -16,15 +16,16 @@ from peer.planning.placement.pairwise_network import Matrix
 from peer.planning.placement.stage_workload import Indices, Vector
 
 EXACT = 14
-"""Up to so many nodes the path is the shortest; beyond, one that no exchange of two links shortens."""
+"""Up to this number of nodes the path is the shortest. Beyond it, no exchange of two links can shorten the path."""
 STARTS = 2
-"""From so many nodes the length of such a path is looked for, and from all nodes the path that is kept."""
+"""Beyond `EXACT` nodes, the number of first nodes that are tried for a path's length. For the path itself all nodes
+are tried."""
 AT_ONCE = 1 << 18
 """Entries of an intermediate array."""
 
 
 def path_lengths(edges_BKK: Matrix) -> Vector:
-    """Shape (B,): the length of the shortest path through all nodes of each of B symmetric graphs."""
+    """Shape (B,): for each of B symmetric graphs, the length of the shortest path through all nodes."""
     count, nodes, _ = edges_BKK.shape
     if nodes == 1 or not count:
         return np.zeros(count)
@@ -39,7 +40,7 @@ def path_lengths(edges_BKK: Matrix) -> Vector:
 
 
 def shortest_path(edges_KK: Matrix) -> list[int]:
-    """The nodes in the order of the shortest path."""
+    """The nodes in the order of the shortest path through all of them."""
     nodes = len(edges_KK)
     if nodes == 1:
         return [0]
@@ -61,14 +62,15 @@ def shortest_path(edges_KK: Matrix) -> list[int]:
 
 @dataclass(frozen=True)
 class _Halves:
-    """Where to look in the tables. A state is a subset of nodes and the last one visited."""
+    """Index tables for the exact search. A state is a subset of nodes together with the last one visited."""
 
     nodes: int
     states: tuple[list[tuple[int, int]], ...]
     steps: tuple[tuple[Indices, Indices], ...]
-    """For each level from the second: shape (states, subset size − 1): the state before, and the edge taken."""
+    """For each level from the second, two arrays of shape (states, subset size − 1): the previous state, and the
+    edge taken."""
     joins: tuple[Indices, Indices, Indices]
-    """Shape (joins,): the state of one half, that of the other, and the edge between."""
+    """Three arrays of shape (joins,): the state of one half, the state of the other, and the edge between them."""
     widest: int
 
 
@@ -132,7 +134,7 @@ def _lengths(halves: _Halves, edges_EB: Matrix) -> Vector:
 
 
 def _traced(halves: _Halves, levels: list[Matrix], edges_E1: Matrix, level: int, at: int) -> list[int]:
-    """The nodes of a half, from its last back to its first."""
+    """The nodes of a half, from its last to its first."""
     nodes = [halves.states[level][at][1]]
     while level:
         before, taken = halves.steps[level - 1]
@@ -146,8 +148,8 @@ def _traced(halves: _Halves, levels: list[Matrix], edges_E1: Matrix, level: int,
 
 
 def _good_paths(edges_BKK: Matrix, starts: int) -> tuple[Indices, Vector]:
-    """Shape (B, K) and (B,): of nearest-neighbour paths from so many nodes, the ones farthest from all others, the best
-    after exchanges of two links while any of them helps; and its length."""
+    """Good paths, shape (B, K), and their lengths, shape (B,). Nearest-neighbour paths start at the `starts` nodes
+    that are farthest from all others; two links are exchanged while that helps, and the best path is kept."""
     count, nodes, _ = edges_BKK.shape
     starts = min(starts, nodes)
     firsts_BS = np.argsort(-edges_BKK.sum(axis=2), axis=1, kind="stable")[:, :starts]
@@ -160,7 +162,7 @@ def _good_paths(edges_BKK: Matrix, starts: int) -> tuple[Indices, Vector]:
 
 
 def _nearest(edges_BKK: Matrix, graphs_P: Indices, firsts_P: Indices) -> Indices:
-    """Shape (P, K): from each first node always on to the nearest that is left."""
+    """Shape (P, K): paths that begin at each first node and always go on to the nearest remaining node."""
     rows, nodes = np.arange(len(graphs_P)), edges_BKK.shape[1]
     paths_PK = np.empty((len(rows), nodes), np.int64)
     visited_PK = np.zeros((len(rows), nodes))
@@ -173,7 +175,7 @@ def _nearest(edges_BKK: Matrix, graphs_P: Indices, firsts_P: Indices) -> Indices
 
 
 def _exchange_links(edges_BKK: Matrix, graphs_P: Indices, paths_PK: Indices) -> None:
-    """Turn the stretch of each path round that saves most, until none saves anything."""
+    """Reverse, in each path, the stretch that saves most, until none saves anything."""
     nodes = paths_PK.shape[1]
     places = np.arange(nodes)
     going = np.arange(len(paths_PK))
@@ -191,10 +193,8 @@ def _exchange_links(edges_BKK: Matrix, graphs_P: Indices, paths_PK: Indices) -> 
 
 
 def _savings(steps_PKK: Matrix) -> Matrix:
-    """Entry (i, j), i < j: what turning the stretch from place i to j round saves; its ends may be those of the path.
-
-    `steps_PKK`: the edges from place to place.
-    """
+    """Entry (i, j) with i < j: what is saved by reversing the stretch from place i to place j, which may contain an
+    end of the path. `steps_PKK` holds the edges from place to place."""
     nodes = steps_PKK.shape[1]
     inner = np.arange(nodes - 1)
     taken_PC = steps_PKK[:, inner, inner + 1]

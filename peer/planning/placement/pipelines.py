@@ -22,22 +22,24 @@ from peer.planning.placement.paths import path_lengths, shortest_path
 from peer.planning.placement.stage_workload import Indices, PlacementProblem, Vector
 
 MOST_WAYS = 5_040
-"""Ways to make pipelines of given groups that are all looked at: two stages of seven, three of four, five of two."""
+"""The largest number of ways to compose pipelines of given groups that are all tried: two stages of seven devices,
+three of four, five of two."""
 MOST_STAGES = 8
-"""Up to so many stages the best order of each of these ways is looked for."""
+"""Up to this number of stages the best order is searched for each of these ways."""
 AT_ONCE, ENTRIES = 512, 1 << 21
-"""Swaps that are looked at together, the best of which is made if it helps; and so many shares of averaging at most."""
+"""AT_ONCE swaps are scored together, and the best of them is made if it helps. ENTRIES limits the entries of
+averaging at one time."""
 LOOKED_AT = 20_000
-"""Swaps that are looked at before none is said to help. 64 devices have 2,016."""
+"""The number of swaps that are tried before the search ends. 64 devices have 2,016."""
 SHAKEN = (2, 7)
-"""Devices that change places at random: as many as the first, fewer than the second."""
+"""The number of devices that change places at random: at least the first number, less than the second."""
 LEAST = 1e-9
-"""Share of the cost below which a gain is rounding."""
+"""A gain below this share of the cost counts as rounding."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PipelineLayout:
-    """Stages in their order, and what they cost.
+    """Pipelines with their stages in order, and their cost.
 
     Attributes:
         stages_KM: devices; a column is a pipeline.
@@ -49,9 +51,11 @@ class PipelineLayout:
 
 
 def composed(scorer: CommunicationCost, groups_KM: Indices, *, ordered: bool = False) -> PipelineLayout:
-    """The best pipelines that are found of these groups; with `ordered`, row k is stage k, else any order is good.
+    """The best pipelines found for these groups. With `ordered`, row k is stage k; otherwise the stages may have any
+    order.
 
-    They are the best of all where devices compute as fast, and where there are few ways to make them.
+    The result is the best possible where all devices compute equally fast, and where there are few ways to compose
+    pipelines.
     """
     problem, groups_KM = scorer.problem, np.sort(groups_KM, axis=1)
     order = range(problem.stages) if ordered else _order(scorer, groups_KM)
@@ -67,7 +71,8 @@ def composed(scorer: CommunicationCost, groups_KM: Indices, *, ordered: bool = F
 
 
 def best_of(scorer: CommunicationCost, layouts_BN: Indices, bounds_s: Vector, most: int) -> PipelineLayout:
-    """The cheapest pipelines of these layouts, whose scores are bounds; so many of the most promising at most."""
+    """The cheapest pipelines of these layouts, whose scores are lower bounds; at most the `most` best-looking
+    layouts are composed."""
     best = None
     for at in bounds_s.argsort(kind="stable")[:most].tolist():
         if best is not None and bounds_s[at] >= best.cost_s * (1 - LEAST):
@@ -80,7 +85,7 @@ def best_of(scorer: CommunicationCost, layouts_BN: Indices, bounds_s: Vector, mo
 
 
 def perturbed(scorer: CommunicationCost, found: PipelineLayout, times: int, rng: np.random.Generator) -> PipelineLayout:
-    """The best after a few devices drawn at random have changed places, so many times."""
+    """The best pipelines after `times` attempts in which a few devices drawn at random change places."""
     devices, placed = len(scorer.problem), scorer.problem.placed
     for _ in range(times if devices > 1 else 0):
         layout = np.concatenate([found.stages_KM.ravel(), _spares(scorer.problem, found.stages_KM)])
@@ -111,13 +116,13 @@ def _with_computing(problem: PlacementProblem, talk_s: Vector, stages_XKM: Indic
 
 
 def _order(scorer: CommunicationCost, groups_KM: Indices) -> list[int]:
-    """The groups along the shortest path, begun at the end with the first device."""
+    """The groups in the order of the shortest path, starting at the end that has the device with the lowest number."""
     path = shortest_path(scorer.score(groups_KM.reshape(1, -1)).edges_BKK[0])
     return path if groups_KM[path[0]].min() <= groups_KM[path[-1]].min() else path[::-1]
 
 
 def _reordered(scorer: CommunicationCost, stages_KM: Indices) -> Indices:
-    """The same pipelines with their stages in the best order that is found."""
+    """The same pipelines with their stages in the best order found."""
     edges_KK = _edges(scorer.problem, stages_KM[None])[0]
     path = shortest_path(edges_KK)
     saves = edges_KK[path[:-1], path[1:]].sum() < np.diagonal(edges_KK, 1).sum() * (1 - LEAST)
@@ -125,7 +130,7 @@ def _reordered(scorer: CommunicationCost, stages_KM: Indices) -> Indices:
 
 
 def _edges(problem: PlacementProblem, stages_XKM: Indices) -> Matrix:
-    """Shape (X, K, K): the slowest link between two stages of the same pipeline."""
+    """Shape (X, K, K): the slowest link between two stages within a pipeline."""
     edges_XKK: Matrix = problem.hop_s[stages_XKM[:, :, None], stages_XKM[:, None, :]].max(axis=3)
     return edges_XKK
 
@@ -149,7 +154,7 @@ def _best_of_all(scorer: CommunicationCost, stages_KM: Indices, *, ordered: bool
 
 @cache
 def _ways(stages: int, pipelines: int) -> Indices:
-    """Shape (X, K, M): all that differ; the first stage stays as it is."""
+    """Shape (X, K, M): all different ways; the first stage stays as it is."""
     first, each = (tuple(range(pipelines)),), tuple(permutations(range(pipelines)))
     return np.array(list(product(first, *[each] * (stages - 1))), dtype=np.int64)
 
@@ -158,7 +163,7 @@ def _ways(stages: int, pipelines: int) -> Indices:
 
 
 def _by_links(scorer: CommunicationCost, stages_KM: Indices) -> Indices:
-    """Every cut as fast as its matching can be, and within that with the least seconds of all its links."""
+    """Match each cut so that its slowest link is as fast as possible and then the sum of its links is least."""
     columns = [stages_KM[0]]
     for stage_M in stages_KM[1:]:
         worth_MM = scorer.problem.hop_s[np.ix_(columns[-1], stage_M)]
@@ -167,7 +172,8 @@ def _by_links(scorer: CommunicationCost, stages_KM: Indices) -> Indices:
 
 
 def _by_speeds(problem: PlacementProblem, stages_KM: Indices) -> Indices:
-    """Devices alike in speed together, since no pipeline waits for another; but in step the slow ones spread."""
+    """Combine devices of the same speed, since no pipeline waits for another. In step, spread the slow devices over
+    the pipelines instead."""
     slowest_first = -problem.compute_s[stages_KM]
     if not problem.in_step:
         return np.take_along_axis(stages_KM, slowest_first.argsort(axis=1, kind="stable"), axis=1)
@@ -181,7 +187,7 @@ def _by_speeds(problem: PlacementProblem, stages_KM: Indices) -> Indices:
 
 
 def _settled(scorer: CommunicationCost, stages_KM: Indices) -> PipelineLayout:
-    """Two devices of a stage change places while that helps."""
+    """Swap two devices of one stage while that helps."""
     stages, pipelines = stages_KM.shape
     ones, others = np.triu_indices(pipelines, 1)
     rows = np.arange(stages)[:, None] * pipelines
@@ -191,8 +197,8 @@ def _settled(scorer: CommunicationCost, stages_KM: Indices) -> PipelineLayout:
 
 
 def _polished(scorer: CommunicationCost, stages_KM: Indices) -> PipelineLayout:
-    """Pipelines that no swap of two devices, spares among them, makes cheaper, nor another order of the stages that is
-    looked for."""
+    """Pipelines that become no cheaper by a swap of two devices, spares included, nor by another order of the
+    stages, within the limits of the search."""
     problem = scorer.problem
     ones, others = np.triu_indices(len(problem), 1)
     swaps_S2 = np.stack([ones, others], axis=1)[ones < problem.placed]
@@ -211,7 +217,7 @@ def _spares(problem: PlacementProblem, stages_KM: Indices) -> Indices:
 
 
 def _swapped(scorer: CommunicationCost, layout_N: Indices, swaps_S2: Indices) -> tuple[Indices, float]:
-    """Make the best swap of a chunk while any swap helps. The pipelines stand in the layout stage by stage."""
+    """Make the best swap of each chunk until no swap helps. The layout holds the pipelines stage by stage."""
     problem = scorer.problem
 
     def costs(layouts_XN: Indices) -> Vector:

@@ -20,40 +20,41 @@ from peer.planning.placement.pipelines import LEAST, PipelineLayout, best_of, co
 from peer.planning.placement.stage_workload import Indices, PlacementProblem, StageWorkload, problem_of
 
 FEW = 2_000
-"""Partitions that are all looked at instead of searched: eight devices have 105 at most, nine 280, ten 945."""
+"""Up to this number of partitions all are scored instead of searched: eight devices have 105 at most, nine 280, ten
+945."""
 COMPOSED = 8
-"""Layouts of a search whose pipelines are made, where devices compute at unlike speeds."""
+"""The number of layouts of a search for which pipelines are composed, where devices differ in speed."""
 QUICK = Effort(evaluations=2_000, patience=10, shaken=0)
-"""For a number of pipelines that may be better."""
+"""The effort for each smaller number of pipelines that may be better."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bound:
-    """One of the links that decide what a step takes."""
+    """One of the links that decide how long a step takes."""
 
     text: str
-    """What it holds up, in words."""
+    """What this link delays, in words."""
     peers: tuple[int, int]
     seconds: float
-    """What this link alone takes per step."""
+    """The seconds of a step that this link alone needs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """A layout of a network's peers, who are counted from 0 as in the network.
+    """A layout of a network's peers. Peers are numbered from 0 as in the network.
 
     Attributes:
         names: of all peers.
         pipelines: M pipelines of K peers, stage by stage. Rank of a peer: pipeline · K + stage.
-        spares: peers that hold nothing: those for whom there is no pipeline, or whose memory holds no stage.
+        spares: the peers that hold nothing: no pipeline is left for them, or a stage does not fit in their memory.
         cost_s: seconds per step: both terms, and computing if the work has any.
-        data_parallel_s: DATAP / H, what averaging a stage adds to a step.
-        pipeline_s: PIPELINEP, what passing activations and gradients on adds to it.
-        compute_s: what computing adds to it, with what a pipeline takes to fill: that of the slowest pipeline in step
-            (H = 1), else the rest of the cost, which is of the mean pace of the pipelines.
-        bounds: the link that bounds DATAP, and of each cut between two stages the slowest one.
-        evaluations: layouts that were looked at.
-        asked: pipelines that were asked for; None: as many as there are devices for.
+        data_parallel_s: DATAP / H, the seconds that averaging a stage adds to a step.
+        pipeline_s: PIPELINEP, the seconds that passing on activations and gradients adds to a step.
+        compute_s: the seconds that computing adds to a step, including the time to fill a pipeline: of the slowest
+            pipeline in step (H = 1), otherwise the rest of the cost, which comes from the mean pace of the pipelines.
+        bounds: the link that bounds DATAP, and the slowest link of each cut between two stages.
+        evaluations: the number of layouts that were considered.
+        asked: the number of pipelines that was asked for; None: as many as there are devices for.
         note: why there are fewer pipelines than that; empty if there are not.
     """
 
@@ -76,11 +77,11 @@ class Placement:
 
     @property
     def pace(self) -> float:
-        """Steps per second of all pipelines together."""
+        """Steps per second, summed over all pipelines."""
         return len(self.pipelines) / self.cost_s if self.cost_s > 0 else np.inf
 
     def ranks(self) -> dict[str, int]:
-        """Rank by name; spares have none."""
+        """The rank by name; spares have none."""
         depth = len(self.pipelines[0])
         return {
             self.names[peer]: number * depth + stage
@@ -89,7 +90,7 @@ class Placement:
         }
 
     def explained(self) -> str:
-        """What it costs, and why it does not cost less: a line for the sum and one for each bound."""
+        """The cost, and what limits it: a line for the sum and one for each bound."""
         terms = f"averaging {self.data_parallel_s:.2f} s + pipeline {self.pipeline_s:.2f} s"
         if self.compute_s > 0:
             terms += f" + computing {self.compute_s:.2f} s"
@@ -115,12 +116,12 @@ def place(
     seed: int = 0,
     tell: OnProgress | None = None,
 ) -> Placement:
-    """The cheapest layout that is found. The same arguments give the same layout.
+    """The cheapest layout found. The same arguments give the same layout.
 
-    As many pipelines as the devices suffice for, unless told otherwise; the rest are spares. With `fewer`, and no
-    number said, fewer if these make more steps per second together, as where one slow device would hold up all.
-    `memory_bytes` and `speeds`: one per peer. `tell` hears how many layouts were looked at, again and again.
-    Raises BadInput if the stages do not fit on the devices.
+    By default there are as many pipelines as the devices suffice for; the remaining devices are spares. With `fewer`,
+    and without `pipelines`, there may be fewer if these make more steps per second in total, for example where one slow
+    device would delay all. `memory_bytes` and `speeds` hold one value per peer. `tell` is called with the number of
+    layouts considered so far. Raises BadInput if the stages do not fit on the devices.
     """
 
     def of(count: int | None, effort: Effort | None) -> tuple[PlacementProblem, Placement]:
@@ -148,7 +149,7 @@ def place(
 def _searched(
     problem: PlacementProblem, effort: Effort, seed: int, tell: OnProgress | None
 ) -> tuple[PipelineLayout, int]:
-    """The best pipelines, and how many layouts were looked at: all where they are few."""
+    """The best pipelines, and the number of layouts that were considered; if there are few, all are."""
     scorer, count = CommunicationCost(problem), partitions(problem)
     if count <= FEW:
         layouts, bounds_s = (np.concatenate(parts) for parts in zip(*scored(problem), strict=True))
@@ -161,7 +162,8 @@ def _searched(
 
 
 def _least_s(problem: PlacementProblem) -> float:
-    """No step is shorter, with however many pipelines: the fastest devices, and the fastest link at every cut."""
+    """A lower bound in seconds for a step with any number of pipelines: the fastest devices, and the fastest link at
+    every cut."""
     fastest = np.sort(problem.compute_s)[None, : problem.stages, None]
     off_diagonal = ~np.eye(len(problem), dtype=bool)
     hop_s = float(problem.hop_s[off_diagonal].min()) if problem.stages > 1 else 0.0
@@ -169,8 +171,8 @@ def _least_s(problem: PlacementProblem) -> float:
 
 
 def in_order(problem: PlacementProblem, network: Network, stages_KM: Indices) -> Placement:
-    """The pipelines of groups whose stages are decided, matched with their neighbours: row k holds the devices of stage
-    k."""
+    """The placement for groups whose stages are decided: row k holds the devices of stage k, which are matched with
+    those of its neighbours."""
     return _placement_of(problem, network, composed(CommunicationCost(problem), stages_KM, ordered=True), 1)
 
 
@@ -194,7 +196,7 @@ def _placement_of(problem: PlacementProblem, network: Network, found: PipelineLa
 
 
 def _hops(problem: PlacementProblem, pipelines_MK: Indices) -> Matrix:
-    """Shape (K − 1, M): seconds of each link between two stages."""
+    """Shape (K − 1, M): seconds of each link between two neighbouring stages."""
     return problem.hop_s[pipelines_MK[:, :-1], pipelines_MK[:, 1:]].T
 
 

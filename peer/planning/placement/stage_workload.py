@@ -18,22 +18,24 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class StageWorkload:
-    """What the devices of a pipeline tell each other, and what a stage needs. Raises BadInput for what cannot be."""
+    """What the devices of a pipeline send each other, and what a stage needs. Raises BadInput for impossible values."""
 
     stages: int
-    """K: into how many stages the model is cut. Each pipeline has a device for each of them."""
+    """K, the number of stages of the model. Each pipeline has one device per stage."""
     stage_bytes: float
-    """c_dp: gradients of one stage, which its devices average with each other."""
+    """c_dp: bytes of the gradients of one stage, which its devices average with each other."""
     cut_bytes: float
-    """c_pp: activations of one pipeline's macro-batch where two stages meet; as much comes back in gradients."""
+    """c_pp: bytes of the activations of one pipeline's macro-batch between two stages; the same amount comes back as
+    gradients."""
     sync_steps: int = 1
-    """H: stages are averaged once in so many steps (DiLoCo)."""
+    """H: stages are averaged once in this number of steps (DiLoCo)."""
     stage_memory_bytes: float = 0.0
-    """What a device must have to hold a stage."""
+    """The memory that a device needs to hold a stage."""
     compute_s: float = 0.0
-    """What a device of speed 1 computes in one step. 0 leaves computing out, as the paper does."""
+    """Seconds of computing in one step of a device of speed 1. 0 leaves computing out, as the paper does."""
     micro_batches: int = 1
-    """B: pieces in which a pipeline's batch goes through its stages. With one, all stages wait for each other."""
+    """B: the number of pieces in which a pipeline's batch goes through its stages. With one piece, all stages wait
+    for each other."""
 
     def __post_init__(self) -> None:
         for name, least in (("stages", 1), ("sync_steps", 1), ("micro_batches", 1)):
@@ -47,14 +49,15 @@ class StageWorkload:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PlacementProblem:
-    """A `StageWorkload` on devices that can hold a stage, in matrices. Devices are counted from 0; `peers` says who
-    they are.
+    """A `StageWorkload` on the devices that can hold a stage, in matrices. Devices are numbered from 0; `peers` maps
+    them to the network.
 
     Attributes:
         stages, pipelines: K and M. Devices beyond K · M are spares.
-        peers: shape (devices,): the place of each device in the network.
-        exchange_s: shape (devices, devices): seconds per step that two of one stage average, 2 (α + c_dp / (M β)) / H.
-        hop_s: shape (devices, devices): seconds per step that a pair of neighbouring stages takes, 2 (α + c_pp / β).
+        peers: shape (devices,): the index of each device in the network.
+        exchange_s: shape (devices, devices): seconds per step in which two devices of one stage average,
+            2 (α + c_dp / (M β)) / H.
+        hop_s: shape (devices, devices): seconds per step between devices of neighbouring stages, 2 (α + c_pp / β).
         compute_s: shape (devices,): seconds of computing per step.
         micro_batches: B: pieces in which a batch goes through the stages.
         in_step: whether every step waits for the slowest pipeline (H = 1).
@@ -74,7 +77,7 @@ class PlacementProblem:
 
     @property
     def placed(self) -> int:
-        """Devices that are no spares."""
+        """The number of devices that are not spares."""
         return self.stages * self.pipelines
 
     @property
@@ -82,7 +85,8 @@ class PlacementProblem:
         return bool((self.compute_s == self.compute_s[0]).all())
 
     def computing_s(self, compute_XKM: Matrix) -> Matrix:
-        """Shape (X, M): seconds of computing per step of pipelines, from those of their devices; a column is one.
+        """Shape (X, M): seconds of computing per step of each pipeline, from those of its devices; a column is a
+        pipeline.
 
         The first piece fills the pipeline, then its slowest stage sets the pace: Σ e + (B − 1) · max e of a piece (AMP,
         arXiv:2210.07297), as in `peer/planning/plan/replicas.py`.
@@ -99,10 +103,11 @@ def problem_of(
     speeds: Sequence[float] | None = None,
     pipelines: int | None = None,
 ) -> PlacementProblem:
-    """As many pipelines as the devices suffice for, or as many as asked for; links are symmetrised.
+    """The placement problem for this work on this network. It has as many pipelines as the devices suffice for, or
+    `pipelines`; links are symmetrised.
 
-    `memory_bytes` and `speeds` are one per peer of the network; a speed is what share of a step a device of speed 1
-    does in the same time. Raises BadInput if a stage fits on too few devices.
+    `memory_bytes` and `speeds` hold one value per peer of the network. A speed is relative to a device of speed 1.
+    Raises BadInput if a stage fits on too few devices.
     """
     fits = _fitting(network, work, memory_bytes)
     most = len(fits) // work.stages
@@ -146,27 +151,28 @@ def _checked(what: str, values: Sequence[float] | None, count: int, *, zero: boo
 
 
 def random_layouts(problem: PlacementProblem, count: int, rng: np.random.Generator) -> Indices:
-    """Shape (count, devices)."""
+    """Random layouts, shape (count, devices)."""
     return rng.permuted(np.tile(np.arange(len(problem)), (count, 1)), axis=1)
 
 
 def block(problem: PlacementProblem, order: Indices) -> Indices:
-    """Stage i holds the i-th run of M devices in this order: averaging is near, activations travel."""
+    """Stage i holds the i-th run of M devices in this order: averaging stays near, activations travel far."""
     assert len(order) == len(problem), "an order of all devices"
     return order.copy()
 
 
 def striped(problem: PlacementProblem, order: Indices) -> Indices:
-    """Stage i holds every K-th device from the i-th: each stage has some of every region, activations stay near."""
+    """Stage i holds every K-th device, starting with the i-th: each stage has some devices of every region, and
+    activations stay near."""
     placed, spares = order[: problem.placed], order[problem.placed :]
     return np.concatenate([placed.reshape(problem.pipelines, problem.stages).T.ravel(), spares])
 
 
 def by_regions(problem: PlacementProblem) -> Indices:
-    """Shape (devices,): an order in which devices with fast links between them stand together.
+    """Shape (devices,): an order in which devices with fast links between them are neighbours.
 
-    The leaves of an average-linkage tree over the seconds of a hop. Spares come last: those that are farthest from all
-    others, or slow.
+    These are the leaves of an average-linkage tree over the seconds of a hop. Spares come last: the devices that are
+    far from all others, or slow.
     """
     from scipy.cluster.hierarchy import leaves_list, linkage, optimal_leaf_ordering
     from scipy.spatial.distance import squareform
@@ -187,7 +193,8 @@ def by_regions(problem: PlacementProblem) -> Indices:
 
 
 ORDERED = 256
-"""Up to so many devices neighbouring regions stand beside each other, too: that takes time with the cube of them."""
+"""Up to this number of devices the leaves are also ordered so that near regions are neighbours, which takes cubic
+time."""
 
 
 def labels_of(problem: PlacementProblem, layouts_BN: Indices) -> Indices:
@@ -199,11 +206,11 @@ def labels_of(problem: PlacementProblem, layouts_BN: Indices) -> Indices:
 
 
 def layouts_of(labels_BN: Indices) -> Indices:
-    """The layouts with these labels; devices of a group in ascending order."""
+    """The layouts with these labels; the devices of a group are in ascending order."""
     return np.argsort(labels_BN, axis=1, kind="stable")
 
 
 def canonical(problem: PlacementProblem, layout_N: Indices) -> bytes:
-    """The same bytes for all layouts that differ in the order of groups, or of devices within one."""
+    """Bytes that are equal for layouts which differ only in the order of groups, or of devices within a group."""
     groups = np.sort(layout_N[: problem.placed].reshape(problem.stages, problem.pipelines), axis=1)
     return groups[np.argsort(groups[:, 0])].astype(np.int32).tobytes()

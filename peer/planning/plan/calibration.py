@@ -31,10 +31,10 @@ from peer.schema.events import (
 from peer.schema.spec import RunSpec, load
 
 LEAST_S = 0.005
-"""Errors of a phase shorter than this are not weighed any more: clocks and timers are no better."""
+"""Errors of phases shorter than this are not weighted more: clocks and timers are not more accurate."""
 TOO_FEW = "too few inner steps were reported to tell how fast they are"
 SCALE = (0.1, 10.0)
-"""How much a single run may change what was fitted to many."""
+"""The range in which a single run may scale what was fitted to many runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,19 +43,19 @@ class RoundTiming:
 
     round_s: float
     step_s: float
-    """What of a round was not exposed, over the steps made in it."""
+    """The seconds of a round that were not exposed, divided by its steps."""
     exposed_s: float
     tokens_per_s: float
-    """Of all peers together."""
+    """Summed over all peers."""
     up_bytes: float
     phases: Mapping[str, float]
-    """Seconds by phase, of rounds in which each began once; empty where none was such."""
+    """Seconds by phase, of the rounds in which each phase began exactly once; empty if there were none."""
     rounds: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredRun:
-    """A run that was measured: what it was, and what it took."""
+    """A run that was measured: its settings, and its timing."""
 
     spec: RunSpec
     shape: ModelShape
@@ -67,9 +67,9 @@ class MeasuredRun:
 
 
 def time_rounds(peers: Sequence[Sequence[EventLine]], spec: RunSpec, first: int, last: int) -> RoundTiming:
-    """What the rounds from anchor `first` to anchor `last` took, by the lines of all peers or of some.
+    """The timing of the rounds from anchor `first` to anchor `last`, from the event lines of all peers or of some.
 
-    Raises BadInput if one of them has not committed both.
+    Raises BadInput if one of them has not committed both rounds.
     """
     commits = [_commits(lines) for lines in peers]
     for each in commits:
@@ -91,9 +91,10 @@ def _speed(
     peers: Sequence[Sequence[EventLine]], commits: Sequence[Mapping[int, EventLine]], spec: RunSpec,
     took: Sequence[Sequence[float]], exposed: Sequence[Sequence[float]], numbers: range,
 ) -> tuple[float, float]:  # fmt: skip
-    """(tokens per second of all, seconds per step of one).
+    """Returns (tokens per second of all peers, seconds per step of one peer).
 
-    Who waits for a commit has told of all its steps before, so that each round is a measure. Who streams has not.
+    A peer that waits for a commit has reported all its steps before it, so each round can be measured by itself. A peer
+    that streams has not.
     """
     pairs = list(zip(peers, commits, strict=True))
     if spec.round.overlap == "streaming":
@@ -116,7 +117,7 @@ def _speed(
 
 
 def _made(lines: Sequence[EventLine], begin_t: float, end_t: float) -> int:
-    """Tokens of the steps that were told of between two moments."""
+    """The tokens of the steps that were reported between two times."""
     told = ((line.t, line.event.tokens) for line in lines if isinstance(line.event, InnerProgressed))
     return sum(tokens for t, tokens in told if begin_t < t <= end_t)
 
@@ -131,9 +132,10 @@ def _event(line: EventLine) -> RoundCommitted:
 
 
 def _rate(lines: Sequence[EventLine], begin_t: float, end_t: float) -> float:
-    """Tokens per second from the first report of steps after the one commit to the first after the other.
+    """Tokens per second from the first report of steps after one commit to the first after the other.
 
-    Both ends lie at the same place of a round. If nobody reported after the last one, up to the last report.
+    Both reports come at the same point of a round. If there is no report after the second commit, the last report
+    counts.
     """
     told = [(line.t, line.event.tokens) for line in lines if isinstance(line.event, InnerProgressed)]
     begin = next((at for at, (t, _) in enumerate(told) if t > begin_t), len(told))
@@ -146,7 +148,8 @@ def _rate(lines: Sequence[EventLine], begin_t: float, end_t: float) -> float:
 def _phases(
     peers: Sequence[Sequence[EventLine]], commits: Sequence[Mapping[int, EventLine]], numbers: Sequence[int]
 ) -> dict[str, float]:
-    """Of each phase the median over rounds of the mean over peers; of `submit` that of the last peer to be ready."""
+    """For each phase, the median over rounds of the mean over peers; for `submit`, of the value of the last peer to
+    be ready."""
     rows: list[dict[str, float]] = []
     for at in numbers:
         each = [_durations(lines, at - 1, done[at].t) for lines, done in zip(peers, commits, strict=True)]
@@ -157,7 +160,8 @@ def _phases(
 
 
 def _durations(lines: Sequence[EventLine], round: int, committed_t: float) -> dict[str, float]:
-    """Of one peer and round; empty if a phase is missing or began twice, as when a ballot failed."""
+    """The seconds of each phase for one peer and round; empty if a phase is missing or began twice, as after a
+    failed ballot."""
     told = [
         (line.event.phase, line.t) for line in lines
         if isinstance(line.event, PhaseEntered) and line.event.round == round and line.event.phase in PHASES
@@ -177,7 +181,8 @@ def expected_of(sample: MeasuredRun, given: Coefficients) -> PhaseTimes:
 
 
 def rescale(given: Coefficients, sample: MeasuredRun, measured: str) -> Coefficients:
-    """Coefficients as they are, each phase as much slower or faster as it was in one run that waits for its rounds."""
+    """The coefficients with each phase scaled to one measured run. They stay as they are if that run did not wait
+    for its rounds."""
     if sample.spec.round.overlap != "none" or not sample.timed.phases:
         return replace(given, measured=measured)
     expected, phases = expected_of(sample, given), {}
@@ -194,11 +199,11 @@ def rescale(given: Coefficients, sample: MeasuredRun, measured: str) -> Coeffici
 
 LEAST_ROUNDS = 3
 MOST_ROUNDS = 64
-"""The newest ones are looked at."""
+"""At most this number of the newest rounds is measured."""
 
 
 def read_run(folder: Path) -> MeasuredRun:
-    """What the newest full rounds of the peer in this folder took. Raises BadInput if there are too few."""
+    """The timing of the newest full rounds of the peer in this folder. Raises BadInput if there are too few."""
     lines = list(read_events(folder))
     if not lines:
         raise BadInput(f"{folder} holds no events; name the folder of a peer, or what an earlier fit wrote")
@@ -215,7 +220,7 @@ def read_run(folder: Path) -> MeasuredRun:
 
 
 def _machine(lines: Sequence[EventLine]) -> Machine:
-    """The peer as it said at its start."""
+    """The peer's machine as it was reported at its last start."""
     started = [line.event for line in lines if isinstance(line.event, PeerStarted)]
     settings = started[-1].settings if started else {}
     upload, download = (float(settings.get(key) or 0.0) for key in ("upload_mbps", "download_mbps"))
@@ -223,7 +228,7 @@ def _machine(lines: Sequence[EventLine]) -> Machine:
 
 
 def _delay_s(lines: Sequence[EventLine]) -> float:
-    """Half of the median round trip; what is assumed of homes if none was measured."""
+    """Half of the median round trip; `HOME_DELAY_S` if none was measured."""
     trips = [
         float(row["rtt_s"])
         for line in lines if isinstance(line.event, NetworkMeasured)
@@ -233,7 +238,7 @@ def _delay_s(lines: Sequence[EventLine]) -> float:
 
 
 def step_for(spec: RunSpec, shape: ModelShape, sample: MeasuredRun) -> float:
-    """Seconds of an inner step of another spec on the machine of a sample: in proportion to its operations."""
+    """Seconds of an inner step of another spec on the machine of a sample, in proportion to the operations."""
     steps = (
         inner.sequences * inner.accumulation * context * each.flops_per_token(context)
         for inner, context, each in (

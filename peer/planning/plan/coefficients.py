@@ -19,9 +19,9 @@ from dht.errors import BadInput
 from peer.schema.event_fields import RENAMED_PHASES
 
 Z90 = 1.645
-"""Deviations of a normal distribution on either side of its mean that hold nine tenths of it."""
+"""Nine tenths of a normal distribution lie within this number of standard deviations of its mean."""
 UNMEASURED = 0.35
-"""Relative deviation of a time that rests on what is assumed of a machine. An assumption itself."""
+"""The relative deviation of a time that depends on an assumed machine. An assumption itself."""
 STEPS = ("step", "block", "flop", "update")
 """The terms of an inner step."""
 PHASES: Mapping[str, tuple[str, ...]] = {
@@ -32,37 +32,39 @@ PHASES: Mapping[str, tuple[str, ...]] = {
     "commit": ("fixed", "member"),
     "apply": ("fixed", "parameter"),
 }
-"""The terms of each phase of a round, in the order of `PhaseEntered`. `parameter`: per parameter of the model (apply)
-or of the fragment, and slower by as much as cores are shared; `member`: per member; `wire`: per second that the line
-takes."""
+"""The terms of each phase of a round, in the order of `PhaseEntered`. `parameter`: per parameter of the model
+(apply) or of the fragment, times the slowdown by shared cores; `member`: per member; `wire`: per second that the
+line needs."""
 
 SHARES = ("sharing", "crowding", "beside", "spread", "residual")
 LATER = ("crowding", "beside")
-"""What a file of an earlier fit may lack."""
+"""The keys that a file of an earlier fit may lack."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Coefficients:
-    """Seconds by term. Of a machine whose inner step was measured `steps` is not needed."""
+    """Seconds by term. `steps` is not needed for a machine whose inner step was measured."""
 
     steps: Mapping[str, float]
     """`step`: per inner step; `block`: per transformer block and micro-batch; `flop`: per floating-point operation;
     `update`: per parameter and inner step (clipping, optimizer)."""
     phases: Mapping[str, Mapping[str, float]]
     sharing: float = 0.0
-    """How much slower arithmetic is when all cores of a machine are busy, as a share: they share memory and heat."""
+    """How much slower arithmetic is, as a share, when all cores of a machine are busy: they share memory and heat."""
     crowding: float = 0.0
-    """How much slower it is besides, as a share, for every process on each core beyond the first: caches are shared."""
+    """How much slower arithmetic becomes in addition, as a share, for every process on each core beyond the first:
+    processes share caches."""
     beside: float = 0.0
-    """What a second of an agreement takes from the steps beside it, in seconds of one core, where all are busy."""
+    """How many seconds of one core a second of an agreement takes from the steps made during it, where all cores are
+    busy."""
     spread: float = 0.0
-    """By what share the slowest of several peers on one machine trains longer than their mean."""
+    """How much longer, as a share, the slowest of several peers on one machine trains than their mean."""
     residual: float = 0.1
-    """Relative deviation of measured rounds from the fit."""
+    """The relative deviation of measured rounds from the fit."""
     measured: str = ""
-    """Where and when, for people."""
+    """Where and when they were measured, for people."""
     figures: int = field(default=0)
-    """How many configurations were fitted."""
+    """The number of configurations that were fitted."""
 
     def __post_init__(self) -> None:
         values = [*self.steps.values(), *(value for terms in self.phases.values() for value in terms.values())]
@@ -70,28 +72,30 @@ class Coefficients:
             raise BadInput("coefficients must be numbers that are not negative")
 
     def crowd(self, peers: int, cores: int) -> float:
-        """How much slower arithmetic is for each of so many peers on one machine; 1 on machines of their own (ours)."""
+        """The factor by which arithmetic is slower for each of `peers` peers on one machine; 1 if each has its own
+        machine. The formula is ours."""
         if cores <= 0:
             return 1.0
         busy, turns = min(peers, cores), max(1.0, peers / cores)
         return turns * (1 + self.sharing * (busy - 1) / max(1, cores - 1)) * (1 + self.crowding * (turns - 1))
 
     def interval(self, seconds: float, deviation: float = 0.0) -> tuple[float, float]:
-        """The bounds that hold nine tenths: of the fit's residual and a further relative `deviation`, log-normal."""
+        """The bounds that contain nine tenths of all cases, from the fit's residual and a further relative
+        `deviation`, log-normal."""
         factor = math.exp(Z90 * math.hypot(self.residual, deviation))
         return seconds / factor, seconds * factor
 
 
 @cache
 def shipped() -> Coefficients:
-    """Those that come with the product; the file says where they were measured."""
+    """The coefficients that are shipped with the product; their file says where they were measured."""
     return parse(
         tomllib.loads((files("peer.planning.plan") / "data" / "coefficients.toml").read_text()), "coefficients.toml"
     )
 
 
 def read(path: Path) -> Coefficients:
-    """Those in a TOML file, as `python -m tests.benchmarks prediction` writes it. Raises BadInput."""
+    """The coefficients in a TOML file, as `python -m tests.benchmarks prediction` writes it. Raises BadInput."""
     try:
         return parse(tomllib.loads(path.read_text()), str(path))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -101,8 +105,8 @@ def read(path: Path) -> Coefficients:
 
 
 def parse(table: Mapping[str, Any], source: str) -> Coefficients:
-    """From nested dictionaries; what an earlier fit had besides is not looked at. Raises BadInput for one that lacks
-    something."""
+    """The coefficients from nested dictionaries; unknown keys of an earlier fit are ignored. Raises BadInput if
+    something is missing."""
     table = {RENAMED_PHASES.get(key, key): value for key, value in table.items()}
     try:
         steps = {term: float(table["steps"][term]) for term in STEPS}

@@ -11,22 +11,23 @@ from peer.schema.spec import RunSpec
 SNAPSHOTS_KEPT = 2
 CHECKPOINTS_KEPT = 2
 CHECKPOINTS_BYTES = 20 << 30
-"""Checkpoints that would take more are not kept twice."""
+"""If two checkpoints would need more than this, only one is kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DiskFootprint:
-    """In bytes."""
+    """What a peer keeps on disk, in bytes."""
 
     snapshot: int
     """θ and m."""
     checkpoint: int
-    """Within a round: the residual, local parameters and moments; with steps while a round is agreed, where they began.
-    Right after an update it takes less."""
+    """Within a round: the residual, local parameters and moments; also the start of the steps where training goes on
+    during an agreement. Right after an update it is smaller."""
     contributions: int
-    """Encoded, of twice as many rounds as votes are remembered: those since the older checkpoint are settled again."""
+    """Encoded contributions of twice as many rounds as votes are remembered: the rounds since the older checkpoint
+    are settled again."""
     chain: int
-    """Encoded means: those at the quota, and no fewer than since the older snapshot."""
+    """Encoded means: as many as fit in the quota, and at least those since the older snapshot."""
 
     @property
     def checkpoints_kept(self) -> int:
@@ -34,29 +35,29 @@ class DiskFootprint:
 
     @property
     def least(self) -> int:
-        """Without which nothing can be written: snapshots and checkpoints, and one more of each on its way."""
+        """The minimum for writing anything: snapshots and checkpoints, and one more of each being written."""
         return (SNAPSHOTS_KEPT + 1) * self.snapshot + (self.checkpoints_kept + 1) * self.checkpoint
 
     @property
     def at_rest(self) -> int:
-        """While neither is written."""
+        """While neither a snapshot nor a checkpoint is being written."""
         kept = SNAPSHOTS_KEPT * self.snapshot + self.checkpoints_kept * self.checkpoint
         return kept + self.contributions + self.chain
 
     @property
     def peak(self) -> int:
-        """While both are written."""
+        """While both are being written."""
         return self.at_rest + self.snapshot + self.checkpoint
 
 
 def checkpoints_kept(checkpoint_bytes: int) -> int:
-    """How many of this size are kept while none is written."""
+    """How many checkpoints of this size are kept while none is being written."""
     return CHECKPOINTS_KEPT if CHECKPOINTS_KEPT * checkpoint_bytes <= CHECKPOINTS_BYTES else 1
 
 
 def disk_of(parameters: int, training_bytes: int, spec: RunSpec, chain_bytes: int) -> DiskFootprint:
-    """Of a model of so many parameters which takes so much memory in training (itself, gradients and moments, float32),
-    for a peer that keeps so many bytes of updates."""
+    """The disk use of a model with `parameters` parameters, which needs `training_bytes` in training (itself,
+    gradients and moments, float32), for a peer that keeps `chain_bytes` of updates."""
     vector_bytes, table = FLOAT32_BYTES * parameters, spec.round
     goes_on = table.overlap != "none" or table.fragments > 1
     codec, averaged = Codec(spec.codec.wire), -(-parameters // table.fragments)

@@ -23,13 +23,14 @@ from peer.schema.spec import RunSpec
 
 GB = 1e9
 UNSURE = 1.1
-"""Times the room that there is: what a step takes is foretold within a tenth."""
+"""A way is still tried if it needs up to this many times the memory there is: the forecast is accurate to about a
+tenth."""
 
 
 def home_cost(shape: ModelShape, spec: RunSpec, machine: Machine, device_step_s: float) -> ShardedCost:
-    """The fastest way for the devices of `machine`, which are alike, to make an inner step that takes one of them so
-    long; of those that fit, or else the one that needs least. Each rank gets as many sequences at a time as the spec's
-    micro-batch has, or its share of a step that has fewer."""
+    """The fastest way for the equal devices of `machine` to make an inner step for which one of them needs
+    `device_step_s`. If no way fits, the one that needs the least memory. Each rank processes as many sequences at a
+    time as the spec's micro-batch has, or fewer if its share of a step has fewer."""
     ranks, whole = machine.devices, spec.inner.sequences * spec.inner.accumulation
     at_once = min(whole, spec.inner.sequences * ranks)
     inner = replace(spec.inner, sequences=at_once, accumulation=-(-whole // at_once))
@@ -46,7 +47,7 @@ def home_cost(shape: ModelShape, spec: RunSpec, machine: Machine, device_step_s:
 
 
 def _profile_of(machine: Machine) -> RanksProfile:
-    """What is said of its lines; all else is assumed."""
+    """The profile with the bandwidths that the machine states; all else is assumed."""
     return replace(
         HOME_PROFILE, inside_bytes_per_s=machine.inside_gbps * 1e9 / 8,
         between_bytes_per_s=machine.between_gbps * 1e9 / 8, group=machine.fast_group,
@@ -57,8 +58,9 @@ def ways_to_try(
     shape: ModelShape, spec: RunSpec, room_bytes: Sequence[float], main_bytes: float, *, kind: Sharding | None = None,
     offload: bool = False, given: RanksProfile = HOME_PROFILE,
 ) -> list[ShardingStrategy]:  # fmt: skip
-    """What may fit devices with so much room (0: not known), by the forecast: the fastest first, and last, if its
-    owner allows it, what lies in main memory of `main_bytes`. Of one `kind`, or of all."""
+    """The ways that may fit devices with `room_bytes` each (0: not known), the fastest by the forecast first. If the
+    owner allows `offload`, ways that keep layers in `main_bytes` of main memory follow last. Of one `kind`, or of
+    all."""
     ranks, whole = len(room_bytes), spec.inner.sequences * spec.inner.accumulation
     one_each = replace(spec, inner=replace(spec.inner, sequences=ranks, accumulation=-(-whole // ranks)))
     sequence_s = spec.model.context * shape.flops_per_token(spec.model.context) / HOME_FLOPS
@@ -83,24 +85,25 @@ def _may_fit(cost: ShardedCost, room_bytes: Sequence[float]) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class OffloadForecast:
-    """Of one device that takes layers from main memory."""
+    """The forecast for one device that loads layers from main memory."""
 
     tokens_per_s: float
     share: float
-    """Of what a device makes that holds all of it."""
+    """The speed relative to the same device if it held the whole model."""
     device_bytes: float
     main_bytes: float
-    """For parameters, gradients and moments; what a round needs comes on top."""
+    """The bytes for parameters, gradients and moments; what a round needs is not included."""
 
 
 def offload_tokens_per_s(
     shape: ModelShape, spec: RunSpec, room_bytes: float, *, flops: float = HOME_FLOPS,
     given: RanksProfile = HOME_PROFILE,
 ) -> OffloadForecast | None:  # fmt: skip
-    """Layers cross the bus forward and backward, gradients go back, and AdamW is the processor's.
+    """The forecast for a device that offloads. Layers cross the bus forward and backward, gradients go back, and the
+    processor runs AdamW.
 
-    With the largest micro-batch that `room_bytes` of a device have room for, from the spec's own down by halves; None
-    where a single sequence has none. `flops` is what training reaches on the device.
+    It uses the largest micro-batch that fits in `room_bytes` of the device, starting from the spec's and halving it.
+    None if not even a single sequence fits. `flops` is the FLOP/s that training reaches on the device.
     """
     whole, sequences = spec.inner.sequences * spec.inner.accumulation, spec.inner.sequences
     sequence_s = spec.model.context * shape.flops_per_token(spec.model.context) / flops
@@ -126,17 +129,18 @@ def _alone(work: ShardedWork, given: RanksProfile, *, offloads: bool) -> Sharded
 # ---- homes that hold a model together ----
 
 WIRE_BYTES = 1 + 4 / 64
-"""Of a value between two stages as int8, with the scales of its blocks: see
+"""The bytes of a value sent between two stages as int8, with the scales of its blocks: see
 `peer.parallel.pipeline.activation_codec`."""
 RECOMPUTED = 4 / 3
-"""Operations of a stage, which computes its forward pass twice, over those of a device that holds all."""
+"""The operations of a stage, which computes its forward pass twice, divided by those of a device that holds
+everything."""
 HELD_SHARE = 0.8
-"""Of the room on a device that parameters, gradients and moments may take; the rest is for a micro-batch."""
+"""The share of a device's memory that parameters, gradients and moments may use; the rest is for a micro-batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterForecast:
-    """Of several homes that train one copy of a model, a stage each."""
+    """The forecast for several homes that train one copy of a model, one stage each."""
 
     homes: int
     tokens_per_s: float
@@ -145,10 +149,10 @@ class ClusterForecast:
 def cluster_tokens_per_s(
     shape: ModelShape, spec: RunSpec, room_bytes: float, upload_bps: float, *, flops: float = HOME_FLOPS
 ) -> ClusterForecast | None:
-    """As few homes as have room for the model, each with `room_bytes` on its device; None for more than it has blocks,
-    or a model whose first and last layer are one.
+    """The forecast for the smallest cluster that can hold the model, with `room_bytes` on the device of each home.
+    None if more homes than blocks would be needed, or if the model's first and last layers are tied.
 
-    What they make: see `pipeline_tokens_per_s`.
+    For the speed see `pipeline_tokens_per_s`.
     """
     if room_bytes <= 0 or not has_head(shape):
         return None
@@ -161,17 +165,19 @@ def cluster_tokens_per_s(
 
 
 def stage_room(shape: ModelShape, spec: RunSpec, stages: int) -> float:
-    """Bytes that a device must have for one of so many equal stages."""
+    """The bytes that a device needs for one of `stages` equal stages."""
     return memory_of(shape, spec).training_bytes / HELD_SHARE / stages
 
 
 def pipeline_tokens_per_s(
     shape: ModelShape, spec: RunSpec, flops: Sequence[float], room_bytes: Sequence[float], upload_bps: Sequence[float]
 ) -> ClusterForecast | None:
-    """Of homes in this order, of which each has layers by its speed, and no more than its room; None without room.
+    """The speed of a pipeline of homes in this order. Each home gets layers by its speed, as long as they fit; None
+    if the model does not fit.
 
-    Stages work at the same time: the slowest decides. A stage sends hidden values on and gradients back, so a token
-    costs its line twice `width` values in the middle and once at the ends (DT-FM, arXiv:2206.01288).
+    Stages work at the same time, so the slowest decides. A stage sends hidden values on and gradients back, so for each
+    token a home sends twice `width` values in the middle of the pipeline and once at its ends (DT-FM,
+    arXiv:2206.01288).
     """
     most = [room / stage_room(shape, spec, 1) for room in room_bytes]
     if sum(most) < 1:
@@ -190,7 +196,7 @@ def pipeline_tokens_per_s(
 
 
 def has_head(shape: ModelShape) -> bool:
-    """Whether the last layer is not the first one again, as far as layers are known: then homes can share a model."""
+    """Whether the last layer is not tied to the first, if the layers are known. Only then can homes share a model."""
     after = shape.layers[shape.before + shape.blocks :]
     return not after or shape.vocabulary * shape.width in after
 
@@ -198,15 +204,16 @@ def has_head(shape: ModelShape) -> bool:
 # ---- what a home can do that does not hold a model ----
 
 UPLOAD_BPS = 20e6
-"""Of a home whose line nobody has measured."""
+"""The assumed upload bandwidth of a home whose line was not measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WayToTrain:
-    """That its owner may choose. Nobody does it unasked: main memory is slower, and a cluster needs other homes."""
+    """A way to train that the owner may choose. It is never chosen automatically: main memory is slower, and a
+    cluster needs other homes."""
 
     setting: str
-    """As `KEY=VALUE`."""
+    """The setting, as `KEY=VALUE`."""
     words: str
     tokens_per_s: float
 
@@ -214,9 +221,10 @@ class WayToTrain:
 def ways_without_room(
     shape: ModelShape, spec: RunSpec, room_bytes: float, main_bytes: float, upload_bps: float = UPLOAD_BPS
 ) -> tuple[WayToTrain, ...]:
-    """The fastest first, of a device with `room_bytes`, where so much of main memory can hold what it does not.
+    """The ways to train on a device with `room_bytes` that is too small for the model, the fastest first.
+    `main_bytes` of main memory can hold what the device cannot.
 
-    None of an adapter: the model beside which it is trained lies on one device.
+    There are none for an adapter: its frozen model must fit on one device.
     """
     if spec.adapter is not None:
         return ()

@@ -16,9 +16,9 @@ from peer.schema.spec import RunSpec
 
 MOST_PARAMETERS = 10**13
 BASE_BYTES = {"float32": 4, "bfloat16": 2}
-"""Of a parameter that stays as it is, by `adapter.base`."""
+"""The bytes of a frozen parameter, by `adapter.base`."""
 STATE_VECTORS = 4
-"""θ, outer momentum, residual, and where the inner steps began: float32 in main memory."""
+"""θ, outer momentum, residual, and the start of the inner steps: float32 in main memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,41 +26,43 @@ class ModelShape:
     """A model as a planner sees it."""
 
     layers: tuple[int, ...]
-    """Parameters of each layer, in the order of the flat vector: one transformer block, or one module beside them."""
+    """The parameters of each layer, in the order of the flat vector. A layer is one transformer block, or one module
+    outside the blocks."""
     blocks: int
-    """Transformer blocks."""
+    """The number of transformer blocks."""
     width: int
-    """Of the residual stream."""
+    """The width of the residual stream."""
     attention_width: int
-    """Of all query heads together."""
+    """The width of all query heads together."""
     vocabulary: int
     matrix_parameters: int
-    """Of the matrices that every token is multiplied with, the output head included even where it is tied."""
+    """The parameters of the matrices that every token is multiplied with, including the output head even if it is
+    tied."""
     hidden_parameters: int
-    """Of the matrices that Muon takes."""
+    """The parameters of the matrices that Muon optimizes."""
     frozen_matrix_parameters: int = 0
-    """The same of the model beside which an adapter is trained."""
+    """The parameters of such matrices in the frozen model of an adapter."""
     frozen_bytes: int = 0
-    """What that model takes on the device."""
+    """The bytes of that frozen model on the device."""
     before: int = 0
-    """Layers before the first block; what is neither of them nor a block comes after the last one."""
+    """The number of layers before the first block; all other layers that are not blocks come after the last block."""
 
     @property
     def parameters(self) -> int:
-        """Trainable ones, tied ones once."""
+        """The number of trainable parameters; tied ones count once."""
         return sum(self.layers)
 
     def flops_per_token(self, context: int) -> float:
-        """Forward and backward: 6 N + 12 · blocks · width · context (arXiv:2204.02311, appendix B).
+        """Operations forward and backward: 6 N + 12 · blocks · width · context (arXiv:2204.02311, appendix B).
 
-        Of what is frozen 4 N: its own gradients are left out.
+        Frozen matrices count 4 N, since their own gradients are not computed.
         """
         multiplied = 6.0 * self.matrix_parameters + 4.0 * self.frozen_matrix_parameters
         return multiplied + 12.0 * self.blocks * self.attention_width * context
 
     def fragment_parameters(self, fragments: int) -> tuple[int, ...]:
-        """Parameters of each fragment, as `peer.consensus.protocol.layout` shares layers out. Raises BadSpec for too
-        many."""
+        """The number of parameters of each fragment, shared out as in `peer.consensus.protocol.layout`. Raises
+        BadSpec for more fragments than layers."""
         if fragments > len(self.layers):
             raise BadSpec(f"round.fragments is {fragments}; the model has {len(self.layers)} layers to share out")
         owners = share_out(self.layers, fragments)
@@ -71,7 +73,8 @@ class ModelShape:
 
 
 def shape_of(spec: RunSpec, parameters: int = 0) -> ModelShape:
-    """The shape of a spec's model, or of one of so many `parameters`. Raises BadInput for too many of them."""
+    """The shape of a spec's model, or of a model with `parameters` parameters. Raises BadInput if that number is out
+    of range."""
     if parameters:
         if not 1 <= parameters <= MOST_PARAMETERS:
             raise BadInput(f"--parameters is {parameters}; it must be between 1 and {MOST_PARAMETERS:,}")
@@ -90,14 +93,15 @@ def shape_of(spec: RunSpec, parameters: int = 0) -> ModelShape:
 
 
 def _drawn_bytes(spec: RunSpec) -> int:
-    """Of the half of an adapter that stays as it was drawn, float32, where only the other one is trained."""
+    """The bytes (float32) of the half of an adapter that keeps its random initial values, where only the other half
+    is trained."""
     assert spec.adapter is not None
     both = replace(spec, adapter=replace(spec.adapter, trains="both"))
     return FLOAT32_BYTES * (both.trained_layers.parameters - spec.trained_layers.parameters)
 
 
 def _scaled(spec: RunSpec, parameters: int) -> ModelShape:
-    """A model of which only the size is known: equal blocks, and all of it in matrices."""
+    """A model of which only the size is known: it is assumed to consist of equal blocks, and of matrices only."""
     values = spec.model.config
     blocks = min(parameters, max(1, int(values.get("num_hidden_layers", values.get("n_layer", 24)))))
     width = int(values.get("hidden_size", values.get("n_embd", 0))) or max(1, round((parameters / 12 / blocks) ** 0.5))
@@ -112,21 +116,21 @@ def _scaled(spec: RunSpec, parameters: int) -> ModelShape:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryFootprint:
-    """What one peer needs, for `parameters` trainable parameters, each counted once."""
+    """The memory that one peer needs for `parameters` trainable parameters, each counted once."""
 
     parameters: int
     training_bytes: int
     """On the device: parameters, gradients and the optimizer's one (Muon) or two (AdamW) moments, float32."""
     frozen_bytes: int
-    """On the device: the model beside which an adapter is trained."""
+    """On the device: the frozen model of an adapter."""
     activation_bytes: int
-    """On the device: an estimate for one micro-batch (arXiv:2205.05198), and logits three times over."""
+    """On the device: an estimate for one micro-batch (arXiv:2205.05198), and three copies of the logits."""
     logits_bytes: int
-    """What of the activations belongs to the output head."""
+    """The part of the activations that belongs to the output head."""
     anchor_bytes: int
-    """In main memory: θ, outer momentum, residual, and where the inner steps began, float32."""
+    """In main memory: θ, outer momentum, residual, and the start of the inner steps, float32."""
     encoded_bytes: int
-    """In main memory: own contribution, parts to reduce, and the mean, of the largest fragment."""
+    """In main memory: the peer's own contribution, the parts to reduce, and the mean, for the largest fragment."""
 
     @property
     def device_bytes(self) -> int:
@@ -134,12 +138,12 @@ class MemoryFootprint:
 
     @property
     def total_bytes(self) -> int:
-        """Of a machine whose device is the processor."""
+        """The sum for a machine that trains on its processor."""
         return self.device_bytes + self.anchor_bytes + self.encoded_bytes
 
 
 def memory_of(shape: ModelShape, spec: RunSpec) -> MemoryFootprint:
-    """Of a peer that trains `spec` on one device. Raises BadSpec for more fragments than layers."""
+    """The memory of a peer that trains `spec` on one device. Raises BadSpec for more fragments than layers."""
     parameters, inner = shape.parameters, spec.inner
     moments = 2 * parameters - (shape.hidden_parameters if inner.optimizer == "muon" else 0)
     wide = 1 if inner.precision == "bfloat16" else 2
@@ -159,8 +163,8 @@ def memory_of(shape: ModelShape, spec: RunSpec) -> MemoryFootprint:
 
 
 def stage_bytes(shape: ModelShape, spec: RunSpec, stages: int) -> int:
-    """What the largest of so many stages of consecutive layers is when encoded as the spec says: what its peers send
-    each other to average it."""
+    """The encoded size of the largest of `stages` stages of consecutive layers, with the spec's codec: what the
+    peers of that stage send each other to average it."""
     largest = max(
         sum(size for at, size in enumerate(shape.layers) if at * stages // len(shape.layers) == stage)
         for stage in range(stages)

@@ -18,45 +18,46 @@ from peer.planning.placement.stage_workload import StageWorkload, problem_of
 from peer.planning.plan.coefficients import UNMEASURED, shipped
 
 HOME_FLOPS = 20e12
-"""FLOP/s that training reaches on a home GPU of which nothing is known: 40 % of the half-precision peak of a card that
-is advertised with 50 TFLOP/s. An assumption, not a measurement."""
+"""FLOP/s that training reaches on an unknown home GPU: 40 % of the half-precision peak of a card that is advertised
+with 50 TFLOP/s. An assumption, not a measurement."""
 HOME_DELAY_S = 0.03
-"""One way between two homes of which nothing is known. An assumption."""
+"""The one-way delay between two homes of which nothing is known. An assumption."""
 NEAR_DELAY_S = 0.005
-"""One way within a region, as DT-FM's scenarios have it (arXiv:2206.01288, section 4)."""
+"""The one-way delay within a region, as in DT-FM's scenarios (arXiv:2206.01288, section 4)."""
 NO_CAP_BPS = 1e9
-"""What a line carries that nobody caps. An assumption, where it is used."""
+"""The bandwidth of a line without a cap. An assumption, where it is used."""
 MOST_PEERS = 10_000
 LEAST_FLOPS, MOST_FLOPS = 1e6, 1e21
-"""FLOP/s of a peer: what is slower or faster is a mistake in the unit."""
+"""The range for a peer's FLOP/s: a value outside it is a mistake in the unit."""
 LEAST_STEP_S, MOST_STEP_S = 1e-6, 1e6
 LEAST_GBPS, MOST_GBPS = 0.01, 1e5
-"""Between two devices of a home."""
+"""The range for the bandwidth between two devices of a home."""
 FASTEST_BPS = 100_000_000
-"""Peers do not tell faster lines apart (`dht.streams.traffic`)."""
+"""Peers do not distinguish lines faster than this (`dht.streams.traffic`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """One peer."""
+    """One peer's machine."""
 
     name: str
     step_s: float = 0.0
-    """Seconds of an inner step of the spec as it stands, measured; 0: not known."""
+    """The measured seconds of an inner step of the unchanged spec; 0: not known."""
     flops: float = 0.0
-    """FLOP/s that training reaches; 0: not known. `step_s` goes first."""
+    """The FLOP/s that training reaches; 0: not known. `step_s` takes precedence."""
     memory_gb: float = 0.0
-    """Of the training device, in 10⁹ bytes; 0: not known, and taken to be what the spec needs."""
+    """The memory of the training device, in 10⁹ bytes; 0: not known, and assumed to be what the spec needs."""
     devices: int = 1
-    """That train this peer's model together, all alike; `step_s`, `flops` and `memory_gb` are of one of them."""
+    """The number of equal devices that train this peer's model together; `step_s`, `flops` and `memory_gb` are those
+    of one device."""
     inside_gbps: float = 80.0
-    """Gigabits per second from one device to the next of its fast group. Assumed: two cards on PCIe 4."""
+    """Gigabits per second from one device to the next within a fast group. The default assumes two cards on PCIe 4."""
     between_gbps: float = 80.0
-    """The same from one fast group to the next."""
+    """Gigabits per second from one fast group to the next."""
     fast_group: int = 0
-    """Devices of a fast group, neighbours; 0: all of them."""
+    """The number of neighbouring devices in a fast group; 0: all of them."""
     upload_mbps: float = 0.0
-    """0: no cap."""
+    """The cap in megabits per second; 0: no cap."""
     download_mbps: float = 0.0
     region: str = ""
 
@@ -90,7 +91,7 @@ class Machine:
 
     @property
     def kind(self) -> Machine:
-        """The same for all that differ in their names alone."""
+        """The machine without its name: equal for machines that differ only in their names."""
         return replace(self, name="any")
 
     @property
@@ -103,36 +104,38 @@ class Machine:
 
 
 def claimed_mbps(upload_bps: int) -> float:
-    """A line as somebody says it is, within what a plan takes; 0: not known, or too fast to tell."""
+    """A stated upload bandwidth in megabits per second, raised to the least that a plan accepts; 0: not known, or
+    too fast to distinguish."""
     return max(upload_bps / 1e6, LEAST_MBPS) if 0 < upload_bps < FASTEST_BPS else 0.0
 
 
 def claimed_step_s(tokens: int, tokens_per_s: float) -> float:
-    """Seconds of a step of so many tokens as somebody says his speed is, within what a plan takes; 0: not known."""
+    """Seconds of a step of `tokens` tokens at a stated speed, limited to the range that a plan accepts; 0: not
+    known."""
     return min(max(tokens / tokens_per_s, LEAST_STEP_S), MOST_STEP_S) if tokens_per_s > 0 else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class PeerSet:
-    """All peers of a plan, and what lies between them."""
+    """All peers of a plan, and the network between them."""
 
     machines: tuple[Machine, ...]
     network: Network
     assumed: tuple[str, ...] = ()
-    """What nobody measured or said, in words."""
+    """The values that nobody measured or stated, in words."""
     cores: int = 0
-    """If all peers run on one machine: how many cores they share. 0: each has a machine of its own."""
+    """If all peers run on one machine, the number of cores they share. 0: each has its own machine."""
     knows_lines: bool = False
-    """Whether the network is one that is known, whatever the machines say of their lines."""
+    """Whether the network is known, whatever the machines state about their lines."""
     assumes_delay: bool = False
-    """Whether `HOME_DELAY_S` stands for delays of which nothing is known."""
+    """Whether `HOME_DELAY_S` is used for unknown delays."""
 
     def __len__(self) -> int:
         return len(self.machines)
 
     @property
     def steps_known(self) -> bool:
-        """Whether the seconds of a step were measured, of every peer; those of several devices are a forecast."""
+        """Whether the seconds of a step were measured for every peer; those of several devices are a forecast."""
         return all(
             machine.devices == 1 and (self.cores or machine.step_s) for machine in self.machines
         )  # fmt: skip
@@ -140,17 +143,17 @@ class PeerSet:
 
 @dataclass(frozen=True, kw_only=True)
 class PeerSpecs:
-    """Peers, and what is known of the delays between their regions: nothing here grows with their square."""
+    """Peers, and the known delays between their regions. Nothing here grows with the square of the number of peers."""
 
     machines: tuple[Machine, ...]
     delays: Mapping[frozenset[str], float] = field(default_factory=dict)
-    """One way, in seconds, by pair of regions; of one region alone within it."""
+    """The one-way delay in seconds by pair of regions, or by one region for the delay within it."""
     otherwise_s: float | None = None
-    """Of all other pairs; None: assumed."""
+    """The delay of all other pairs; None: assumed."""
     cores: int = 0
 
     def regions(self) -> tuple[Regions, Indices]:
-        """(places, the place of each peer). No pair is slower than its lines, which are the peers' own."""
+        """Returns (places, the place of each peer). No pair has less bandwidth than its peers' own lines."""
         fastest_bps = max(max(machine.upload_bps, machine.download_bps) for machine in self.machines)
         return regions_of(
             [machine.region for machine in self.machines], self.delays, near_s=NEAR_DELAY_S,
@@ -159,7 +162,7 @@ class PeerSpecs:
         )  # fmt: skip
 
     def swarm(self) -> PeerSet:
-        """The same with matrices between all peers. What no machine says is assumed, and listed."""
+        """The same peers with matrices between all of them. What no machine states is assumed, and listed."""
         regions, places = self.regions()
         network = Network(
             names=tuple(machine.name for machine in self.machines), delay_s=regions.delay_s[np.ix_(places, places)],
@@ -173,7 +176,8 @@ class PeerSpecs:
 
 
 def refuse_count(count: int, said: str, most: int) -> None:
-    """Raises BadInput unless there are 1 to `most` peers; `said` is who says how many, with {} for the number."""
+    """Raises BadInput unless there are 1 to `most` peers. `said` is the beginning of the message, with {} for the
+    number."""
     if count > most == MAX_MEMBERS:
         raise BadInput(f"{said.format(count)}, but a group ends at {most}")
     if not 1 <= count <= most:
@@ -187,27 +191,27 @@ def swarm_of(
     otherwise_s: float | None = None,
     cores: int = 0,
 ) -> PeerSet:
-    """Peers and the matrix between them. What no machine says is assumed, and listed; so is `otherwise_s`, the delay of
-    pairs that are not among `delays`, where it is None."""
+    """The peers and the matrices between them. What no machine states is assumed, and listed; so is `otherwise_s`,
+    the delay of pairs missing from `delays`, if it is None."""
     return PeerSpecs(
         machines=tuple(machines), delays=delays or {}, otherwise_s=otherwise_s, cores=cores
     ).swarm()  # fmt: skip
 
 
 def on_one_device(swarm: PeerSet) -> PeerSet:
-    """The same peers, each with one of its devices: no stage of a pipeline lies on several."""
+    """The same peers with one device each: no stage of a pipeline lies on several."""
     return replace(swarm, machines=tuple(replace(each, devices=1, fast_group=0) for each in swarm.machines))
 
 
 def by_name(swarm: PeerSet) -> PeerSet:
-    """The same peers in the order of their names, so that nothing follows from the order in which they were said."""
+    """The same peers in the order of their names, so that the order in which they were given has no effect."""
     order = sorted(range(len(swarm)), key=lambda peer: swarm.machines[peer].name)
     machines = tuple(swarm.machines[peer] for peer in order)
     return replace(swarm, machines=machines, network=swarm.network.only(order))
 
 
 def rates_between(machines: Sequence[Machine]) -> Matrix:
-    """Shape (n, n): what the sender's upload and the receiver's download let pass, in bits per second."""
+    """Shape (n, n): the bandwidth that the sender's upload and the receiver's download allow, in bits per second."""
     upload = np.array([machine.upload_bps for machine in machines])
     download = np.array([machine.download_bps for machine in machines])
     pairs: Matrix = np.minimum(upload[:, None], download[None, :])
@@ -215,13 +219,13 @@ def rates_between(machines: Sequence[Machine]) -> Matrix:
 
 
 def uniform_peers(count: int, machine: Machine, **between: Any) -> PeerSet:
-    """So many peers of one kind."""
+    """`count` peers of one kind."""
     refuse_count(count, "--peers is {}", MOST_PEERS)
     return swarm_of([replace(machine, name=f"peer-{number}") for number in range(count)], **between)
 
 
 def peers_in_regions(network: Network, machine: Machine) -> PeerSet:
-    """Peers of one kind, one at each place of a network that is known; a cap of the machine's holds there, too."""
+    """Peers of one kind, one at each place of a known network; the machine's caps apply, too."""
     refuse_count(len(network), "the network has {} peers", MOST_PEERS)
     machines = [replace(machine, name=name) for name in network.names]
     slowest = min(cap for cap in (machine.upload_mbps, machine.download_mbps, float("inf")) if cap)
@@ -263,11 +267,12 @@ def _who(some: Sequence[Machine], of: Sequence[Machine]) -> str:
 
 
 UPLOAD_MBPS, DOWNLOAD_MBPS, DELAY_S = 10.0, 50.0, 0.1
-"""Of a home behind a slow line, and far from the others. An assumption, as the fast one is that it stands beside."""
+"""A home with a slow line, far from the others. An assumption, like that of the fast line, of which it is the
+counterpart."""
 
 
 def worst_of(swarm: PeerSet) -> PeerSet | None:
-    """The same peers with slow lines and far apart wherever that was only assumed; None if nothing was."""
+    """The same peers with slow lines and long delays wherever these were only assumed; None if nothing was."""
     capped = all(machine.upload_mbps and machine.download_mbps for machine in swarm.machines)
     if len(swarm) == 1 or swarm.cores or swarm.knows_lines or (capped and not swarm.assumes_delay):
         return None
@@ -289,8 +294,8 @@ def worst_of(swarm: PeerSet) -> PeerSet | None:
 def step_between_s(
     swarm: PeerSet, work: StageWorkload, speeds: Sequence[float], found: Placement
 ) -> tuple[float, float]:  # fmt: skip
-    """The bounds that hold nine tenths of the steps of a layout, as far as that can be said: no pipeline was measured
-    here. The upper one reaches to what these stages, paired for that, take behind slow lines if some are assumed."""
+    """The bounds that contain nine tenths of the steps of a layout. They are rough, since no pipeline was measured
+    here. If lines are assumed, the upper bound covers the same stages with pipelines composed for slow lines."""
     low_s, high_s = shipped().interval(found.cost_s, UNMEASURED)
     worst = worst_of(swarm)
     if worst is None:

@@ -16,14 +16,14 @@ from dht.errors import BadInput
 from peer.planning.plan.peer_set import MOST_PEERS, Machine, PeerSet, PeerSpecs, refuse_count
 
 MOST_WHOLE = 10**18
-"""Whole numbers beyond that are typing mistakes."""
+"""Larger whole numbers are typing mistakes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Row(Machine):
     __pydantic_config__ = ConfigDict(extra="forbid")
     count: int = 1
-    """So many peers of this kind."""
+    """The number of peers of this kind."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -36,9 +36,10 @@ class _File:
     __pydantic_config__ = ConfigDict(extra="forbid")
     peer: list[_Row]
     delay_ms: float | None = None
-    """One way, between peers of which no regions, or no pair of regions, is known; None: assumed."""
+    """The one-way delay between peers whose regions, or whose pair of regions, are not known; None: assumed."""
     delays_ms: dict[str, float] = field(default_factory=dict)
-    """By pair of regions, `"berlin tokyo" = 120`; one region twice is within it."""
+    """The delay by pair of regions, `"berlin tokyo" = 120`; for the delay within a region it is given alone or
+    twice."""
     cores: int = 0
 
     def __post_init__(self) -> None:
@@ -66,12 +67,12 @@ _FILE_NUMBERS = ("delay_ms", "cores")
 
 
 def read_peers(path: Path, *, most: int = MOST_PEERS) -> PeerSet:
-    """The peers in a TOML file, so many at most. Raises BadInput with one line that names the file and the key."""
+    """The peers in a TOML file, at most `most`. Raises BadInput with one line that names the file and the key."""
     return read_declared(path, most=most).swarm()
 
 
 def read_declared(path: Path, *, most: int = MOST_PEERS) -> PeerSpecs:
-    """The same without matrices between all peers."""
+    """The same as `read_peers`, without matrices between all peers."""
     try:
         table = tomllib.loads(path.read_text())
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -101,7 +102,7 @@ def declared_by(table: Mapping[str, Any], source: str, *, most: int = MOST_PEERS
 
 
 def _refuse_no_numbers(table: Mapping[str, Any]) -> None:
-    """Texts and truth values are no numbers, though they can be read as some."""
+    """Raises BadInput for texts and truth values in the place of numbers, which would otherwise be converted."""
     rows = table.get("peer")
     numbers = {key: table[key] for key in _FILE_NUMBERS if key in table}
     if isinstance(table.get("delays_ms"), dict):

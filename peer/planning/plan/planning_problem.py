@@ -21,7 +21,7 @@ Micro = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class PlanningProblem:
-    """A run, and the peers that there are for it."""
+    """A run, and the peers that are available for it."""
 
     spec: RunSpec
     shape: ModelShape
@@ -32,19 +32,19 @@ class PlanningProblem:
     _shared: dict[tuple[Micro, Machine], ShardedCost] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
-    """What was found before."""
+    """The results found so far."""
 
     @cached_property
     def worst(self) -> PeerSet | None:
-        """The peers behind slow lines where lines are only assumed; None if none are."""
+        """The same peers with slow lines where lines are only assumed; None if none are."""
         return worst_of(self.swarm)
 
     def expected(self, chosen: Strategy) -> RoundCost:
-        """The round that a strategy makes, if lines are as they are assumed. Raises BadInput for one that cannot be."""
+        """The predicted round of a strategy, if lines are as assumed. Raises BadInput for an impossible strategy."""
         return self._predicted(chosen, self.swarm)
 
     def predict(self, chosen: Strategy) -> RoundCost:
-        """The same, with an interval that reaches to that of the peers behind slow lines, where lines are assumed."""
+        """The same as `expected`, but where lines are assumed the interval also covers the peers with slow lines."""
         cost = self.expected(chosen)
         if self.worst is None:
             return cost
@@ -54,27 +54,29 @@ class PlanningProblem:
         return predict(self.shape, with_strategy(self.spec, chosen), swarm, self.given)
 
     def score(self, chosen: Strategy, cost: RoundCost) -> float:
-        """Tokens per second at H = 50 without overlap that are worth as much, at the price of their bytes."""
+        """The score: tokens per second, converted to equally valuable ones at H = 50 without overlap, less the price
+        of their bytes."""
         return cost.tokens_per_s * self.worth(chosen, max(chosen.steps, *cost.steps, 0.0)) * self.bytes_worth(cost)
 
     def bytes_worth(self, cost: RoundCost) -> float:
-        """What is left of a token at the price of its bytes: as if a round took the longer the more it sends."""
+        """The share of a token's value that is left after the price of its bytes: as if a round took longer the more
+        it sends."""
         return 1 / (1 + self.gb_price * cost.day_bytes / GB)
 
     # ---- memory ----
 
     @cached_property
     def room_bytes(self) -> tuple[float, ...]:
-        """Of each peer's devices; of one whose memory is not known what the spec needs as it stands."""
+        """The memory of each peer's devices; if it is not known, what the unchanged spec needs."""
         spared = self.device_bytes(strategy_of(self.spec))
         return tuple(machine.memory_gb * GB or spared for machine in self.swarm.machines)
 
     def device_bytes(self, chosen: Strategy) -> float:
-        """What a device holds that trains alone."""
+        """The bytes that a device needs if it trains alone."""
         return memory_of(self.shape, with_strategy(self.spec, chosen)).device_bytes
 
     def of_devices(self, chosen: Strategy, machine: Machine) -> ShardedCost:
-        """How the devices of a peer share its model."""
+        """The cost of sharing a peer's model among its devices."""
         key = (chosen.micro, machine.kind)
         if key not in self._shared:
             spec = with_strategy(self.spec, chosen)
@@ -82,14 +84,14 @@ class PlanningProblem:
         return self._shared[key]
 
     def held_bytes(self, chosen: Strategy, machine: Machine) -> float:
-        """What each device of a peer holds."""
+        """The bytes that each device of a peer needs, at most."""
         if machine.devices == 1:
             return self.device_bytes(chosen)
         return max(self.of_devices(chosen, machine).device_bytes)
 
     @cached_property
     def _rooms(self) -> dict[Machine, float]:
-        """Bytes of a device, by kind of machine."""
+        """The memory of a device in bytes, by kind of machine."""
         pairs = zip(self.swarm.machines, self.room_bytes, strict=True)
         return {machine.kind: room for machine, room in pairs}
 
@@ -101,7 +103,7 @@ class PlanningProblem:
 
     @cached_property
     def step_s(self) -> tuple[float, ...]:
-        """Seconds of an inner step of the spec as it stands, by peer."""
+        """Seconds of an inner step of the unchanged spec, by peer."""
         return tuple(
             step_seconds(self.shape, self.spec, machine, self.given, self.swarm) for machine in self.swarm.machines
         )
@@ -118,5 +120,5 @@ class PlanningProblem:
 
     @cached_property
     def measured(self) -> bool:
-        """Whether every peer has a measured step: then nothing is known of other micro-batches than the spec's."""
+        """Whether every peer has a measured step. Then nothing is known about micro-batches other than the spec's."""
         return all(machine.step_s for machine in self.swarm.machines)

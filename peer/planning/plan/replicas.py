@@ -10,7 +10,8 @@ HALF_BYTES = 2
 
 
 def work_of(shape: ModelShape, spec: RunSpec, stages: int, fastest_s: float) -> StageWorkload:
-    """What a stage of this model sends, holds and computes; `fastest_s` is an inner step of the fastest peer alone."""
+    """What a stage of this model sends, needs and computes; `fastest_s` is the duration of an inner step on the
+    fastest peer alone."""
     whole = spec.inner.accumulation * cut_bytes(shape, spec.inner.sequences, spec.model.context)
     return StageWorkload(
         stages=stages, stage_bytes=stage_bytes(shape, spec, stages), cut_bytes=whole,
@@ -20,5 +21,6 @@ def work_of(shape: ModelShape, spec: RunSpec, stages: int, fastest_s: float) -> 
 
 
 def cut_bytes(shape: ModelShape, sequences: int, context: int) -> float:
-    """Activations of one micro-batch at a cut, in 16 bit; as much comes back as gradients (AMP, arXiv:2210.07297)."""
+    """The bytes of the activations of one micro-batch at a cut, in 16 bit; the same amount comes back as gradients
+    (AMP, arXiv:2210.07297)."""
     return HALF_BYTES * sequences * context * shape.width

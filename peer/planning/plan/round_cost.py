@@ -31,15 +31,16 @@ from peer.planning.plan.sharding_cost import ShardedCost
 from peer.schema.spec import RunSpec
 
 FORWARD = 1 / 3
-"""Share of a step that its forward pass takes: backward costs twice as much (arXiv:2001.08361, section 2.1)."""
+"""The forward pass's share of a step: the backward pass costs twice as much (arXiv:2001.08361, section 2.1)."""
 CHECKED = 0.3
-"""Share of applying an update that comes before its first layer is touched: reading and checking bytes. Ours."""
+"""The share of applying an update that comes before its first layer is changed: reading and checking bytes. A value
+of ours."""
 UNLIKELY_S = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseTimes:
-    """Seconds from the submission of the last peer to the next anchor, by phase."""
+    """Seconds by phase, from the submission of the last peer to the next anchor."""
 
     submit: float
     prepare: float
@@ -50,7 +51,7 @@ class PhaseTimes:
 
     @property
     def talking(self) -> float:
-        """All but what keeps the trainer's own thread."""
+        """All phases except those that occupy the trainer's own thread."""
         return self.prepare + self.exchange + self.reduce + self.commit
 
     @property
@@ -60,26 +61,27 @@ class PhaseTimes:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundCost:
-    """What a round is predicted to take. Figures of a peer are in the order of the swarm."""
+    """The predicted round. Values per peer are in the order of the swarm."""
 
     round_s: float
     low_s: float
     high_s: float
-    """Nine of ten rounds of such runs lie between the two."""
+    """Nine of ten rounds of such runs last between `low_s` and `high_s`."""
     train_s: float
-    """Until the last peer that is waited for has made its part."""
+    """Seconds until the last peer that is waited for has finished its part."""
     exposed_s: tuple[float, ...]
-    """In which a peer could make no inner step."""
+    """The seconds in which each peer could make no inner step."""
     steps: tuple[float, ...]
     step_s: tuple[float, ...]
     tokens: float
-    """Of all peers."""
+    """Summed over all peers."""
     agreement: PhaseTimes
     traffic: Traffic
     waits_s: float
-    """How much later than the first the last peer is ready that is waited for."""
+    """How much later than the first peer the last one is ready, of those that are waited for."""
     uncounted_s: float = 0.0
-    """Of `exposed_s` the longest in which a peer makes steps, or could, that count nothing (`RunSpec.tokens_cap`)."""
+    """The part of `exposed_s` in which a peer makes, or could make, steps that do not count (`RunSpec.tokens_cap`);
+    the maximum over peers."""
 
     @property
     def tokens_per_s(self) -> float:
@@ -87,17 +89,17 @@ class RoundCost:
 
     @property
     def day_bytes(self) -> float:
-        """What a peer sends, and takes in, while it trains for a day."""
+        """The bytes that a peer sends, and receives, in one day of training."""
         return self.traffic.up_bytes * 86_400 / self.round_s
 
     @property
     def exposed(self) -> float:
-        """The mean share over peers."""
+        """The exposed share of a round, averaged over peers."""
         return fmean(self.exposed_s) / self.round_s
 
 
 def predict(shape: ModelShape, spec: RunSpec, swarm: PeerSet, given: Coefficients) -> RoundCost:
-    """The round that this swarm makes of this spec once the first rounds are over."""
+    """The round that this swarm makes with this spec once the first rounds are over."""
     step_s = [step_seconds(shape, spec, machine, given, swarm) for machine in swarm.machines]
     traffic, delays = traffic_of(shape, spec, swarm), delays_of(swarm)
     phases = agreement_of(shape, spec, swarm, given, traffic, delays)
@@ -111,7 +113,7 @@ def predict(shape: ModelShape, spec: RunSpec, swarm: PeerSet, given: Coefficient
 
 
 def step_seconds(shape: ModelShape, spec: RunSpec, machine: Machine, given: Coefficients, swarm: PeerSet) -> float:
-    """Of an inner step of one peer; of one with several devices by the forecast of `sharding_cost`."""
+    """Seconds of an inner step of one peer. With several devices this is the forecast of `sharding_cost`."""
     if machine.devices == 1:
         return _device_seconds(shape, spec, machine, given, swarm)
     return device_cost(shape, spec, machine, given, swarm).step_s
@@ -120,12 +122,13 @@ def step_seconds(shape: ModelShape, spec: RunSpec, machine: Machine, given: Coef
 def device_cost(
     shape: ModelShape, spec: RunSpec, machine: Machine, given: Coefficients, swarm: PeerSet
 ) -> ShardedCost:  # fmt: skip
-    """How the devices of one peer share this model best."""
+    """The cheapest way to share this model among the devices of one peer."""
     return home_cost(shape, spec, machine, _device_seconds(shape, spec, machine, given, swarm))
 
 
 def _device_seconds(shape: ModelShape, spec: RunSpec, machine: Machine, given: Coefficients, swarm: PeerSet) -> float:
-    """On one device: as measured; else by its speed; else by the coefficients (ours, linear)."""
+    """Seconds of an inner step on one device: as measured; otherwise from its speed; otherwise from the
+    coefficients, with a linear formula of ours."""
     inner = spec.inner
     tokens = inner.sequences * inner.accumulation * spec.model.context
     flops = tokens * shape.flops_per_token(spec.model.context)
@@ -142,9 +145,10 @@ def _device_seconds(shape: ModelShape, spec: RunSpec, machine: Machine, given: C
 
 
 def stolen_s(given: Coefficients, swarm: PeerSet, agreed_s: float) -> float:
-    """What an agreement takes from the steps that are made beside it, where peers keep all cores of a machine busy.
+    """The seconds that an agreement takes from the steps made during it, where peers keep all cores of a machine
+    busy.
 
-    Ours. Nothing where the steps themselves were measured.
+    The formula is ours. Zero if the steps themselves were measured.
     """
     is_full = len(swarm) > 1 and 0 < swarm.cores <= len(swarm)
     if not is_full or any(machine.step_s for machine in swarm.machines):
@@ -153,12 +157,12 @@ def stolen_s(given: Coefficients, swarm: PeerSet, agreed_s: float) -> float:
 
 
 def step_tokens(spec: RunSpec) -> int:
-    """Tokens of an inner step."""
+    """The number of tokens of an inner step."""
     return spec.inner.sequences * spec.inner.accumulation * spec.model.context
 
 
 def steps_of(spec: RunSpec, step_s: Sequence[float]) -> list[float]:
-    """Inner steps of each peer's part of a round, by `round.pace` (`peer/node/lifecycle/pace.py`)."""
+    """The inner steps of each peer's part of a round, by `round.pace` (`peer/node/lifecycle/pace.py`)."""
     table = spec.round
     if table.pace == "time":
         return [float(min(MOST * table.steps, max(1, int(table.max_train_s / each)))) for each in step_s]
@@ -175,7 +179,7 @@ def steps_of(spec: RunSpec, step_s: Sequence[float]) -> list[float]:
 def agreement_of(
     shape: ModelShape, spec: RunSpec, swarm: PeerSet, given: Coefficients, traffic: Traffic, delays: Delays
 ) -> PhaseTimes:
-    """By phase: what the coefficients say, and delays and lines on top. One peer alone exchanges nothing."""
+    """Seconds by phase: the coefficients, plus delays and transfers. A single peer exchanges nothing."""
     members, crowd = len(swarm), given.crowd(len(swarm), swarm.cores)
     averaged = crowd * fmean(shape.fragment_parameters(spec.round.fragments))
     capped = any(machine.upload_mbps or machine.download_mbps for machine in swarm.machines)
@@ -209,7 +213,7 @@ def _waiting(
     spec: RunSpec, swarm: PeerSet, given: Coefficients, phases: PhaseTimes, parts: Sequence[float],
     step_s: Sequence[float], traffic: Traffic,
 ) -> RoundCost:  # fmt: skip
-    """`none` and `layerwise`: the round is as long as the slowest that is waited for, and the agreement."""
+    """`none` and `layerwise`: a round lasts until the slowest peer that is waited for is ready, plus the agreement."""
     slower = 1 + (given.spread if swarm.cores and len(swarm) > 1 else 0.0)
     made_s = [steps * each for steps, each in zip(parts, step_s, strict=True)]
     first_s = min(made_s)
@@ -226,16 +230,18 @@ def _waiting(
 
 
 def _made_by(asked_s: float, part: float, step_s: float) -> float:
-    """Steps of a peer that counts when the others ask: its part; of half of it or more what there is; else nothing.
+    """The counted steps of a peer: its part if that is finished when the others ask, otherwise the steps made by
+    then.
 
-    What does not count is carried into the next round, so nothing is lost: all that it makes counts in the mean.
+    A peer with less than half of its part does not count in that round, but its steps are carried into the next one. So
+    nothing is lost, and the mean counts all of them.
     """
     return part if part * step_s <= asked_s else max(0.0, asked_s / step_s)
 
 
 def layerwise_s(apply_s: float, step_s: float) -> float:
-    """What is still felt of applying an update beside the next step: checking it, and what its forward pass is too
-    short to hide (EDiT's prefetch, arXiv:2412.07210; the window is ours)."""
+    """The seconds of applying an update that remain visible when it overlaps the next step: checking the update, and
+    what the forward pass is too short to hide (EDiT's prefetch, arXiv:2412.07210; the window is ours)."""
     hidden_s = min((1 - CHECKED) * apply_s, FORWARD * step_s)
     return apply_s - hidden_s
 
@@ -244,10 +250,10 @@ def _streaming(
     spec: RunSpec, swarm: PeerSet, given: Coefficients, phases: PhaseTimes, parts: Sequence[float],
     step_s: Sequence[float], traffic: Traffic,
 ) -> RoundCost:  # fmt: skip
-    """Inner steps go on from submit to apply, `round.delay` of them at most (arXiv:2501.18512, its tau).
+    """Inner steps continue from submit to apply, at most `round.delay` of them (tau in arXiv:2501.18512).
 
-    A period is the larger of what the steps take and what the agreement takes. The new anchor is heard between two
-    steps, so half a step passes in the mean. At pace "time" the time for a part counts from the agreement on.
+    A period is the larger of the steps' and the agreement's durations. The new anchor is noticed between two steps,
+    half a step later on average. At pace "time", the time for a part counts from the agreement on.
     """
     table, agreed_s = spec.round, phases.submit + phases.talking
     stolen = stolen_s(given, swarm, agreed_s)
@@ -294,13 +300,14 @@ def _cost(
 
 
 MOST_ROUNDS = 32
-"""After so many the deadline has settled, or goes to and fro: then it is the longest of the last ones."""
+"""After this number of rounds the deadline is stable or oscillates; if it oscillates, the larger of the last two
+counts."""
 
 
 def gather_s(late_s: Sequence[float], spec: RunSpec) -> float:
-    """Seconds from the first peer that is ready until the coordinator asks, if nobody else is ready earlier.
+    """Seconds from the first peer that is ready until the coordinator asks, unless all are ready earlier.
 
-    `late_s` is by how much later than the first each peer would be ready. All are waited for where all come in time.
+    `late_s` is how much later than the first each peer would be ready. If all are in time, all are waited for.
     """
     cap_s, waits = spec.round.gather_s, [spec.round.gather_s]
     for _ in range(MOST_ROUNDS):

@@ -24,20 +24,20 @@ from peer.planning.plan.peer_set import FASTEST_BPS, PeerSet
 from peer.schema.spec import RunSpec
 
 BURST_S = 0.1
-"""A capped line that was idle lets so much of its rate pass at once (`dht.streams.shaper`)."""
+"""A capped line that was idle lets the data of this many seconds pass at once (`dht.streams.shaper`)."""
 FRAME_BYTES = 320
-"""Around a part: place, path in the Merkle tree, signature, headers. A count of the fields, ours."""
+"""The overhead of a part: place, path in the Merkle tree, signature, headers. Our count of the fields."""
 CONTROL_BYTES = 400
-"""Of a small message: a header, a vote, a head. Likewise."""
+"""The size of a small message: a header, a vote, a head. Our count, too."""
 ROW_BYTES = 40
-"""Of an update, per part and once more per layer and member: digests and declared norms."""
+"""The size of an update per part, and again per layer and member: digests and declared norms."""
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Runs:
-    """How one fragment is shared out: elements and parts of the contiguous run of each member."""
+    """How one fragment is shared out: the elements and parts of each member's contiguous run."""
 
     elements: tuple[int, ...]
     parts: tuple[int, ...]
@@ -52,7 +52,7 @@ class Runs:
 def runs_of(
     layers: tuple[int, ...], part_elements: int, fragments: int, shares: tuple[int, ...], turn: int = 0
 ) -> tuple[Runs, ...]:
-    """By fragment, among members with these shares; `turn` is who comes first."""
+    """The runs by fragment, among members with these shares; `turn` is the member that comes first."""
     found = []
     names = [f"{member:05d}" for member in range(len(shares))]
     ranked, their_shares = [*names[turn:], *names[:turn]], [*shares[turn:], *shares[:turn]]
@@ -70,20 +70,20 @@ def runs_of(
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """Of one round, the mean over fragments and rotations."""
+    """The traffic of one round, averaged over fragments and rotations."""
 
     up_bytes: float
-    """What one member sends."""
+    """The bytes that one member sends."""
     down_bytes: float
     send_wire_s: float
-    """From the first part to the last, by the slowest line."""
+    """Seconds from the first part to the last, on the slowest line."""
     means_wire_s: float
     messages: float
-    """Small frames, by all members together."""
+    """The number of small frames, summed over all members."""
 
 
 def traffic_of(shape: ModelShape, spec: RunSpec, swarm: PeerSet) -> Traffic:
-    """Of a round of all peers of a swarm, with the wire and the fragments of a spec."""
+    """The traffic of a round of all peers in a swarm, with the spec's codec and fragments."""
     return _traffic_of(shape, swarm, spec.codec.wire, spec.codec.part_elements, spec.round.fragments)
 
 
@@ -113,18 +113,19 @@ def _traffic_of(shape: ModelShape, swarm: PeerSet, wire: str, part_elements: int
 
 
 def _shares(swarm: PeerSet) -> tuple[int, ...]:
-    """In 32nds of the largest: lines are measured anew in every round, and hardly differ."""
+    """Upload shares in 32nds of the largest: lines are measured again in every round, with nearly the same result."""
     shares = shares_of([round(min(machine.upload_bps, FASTEST_BPS)) for machine in swarm.machines])
     return tuple(max(1, round(32 * share / max(shares))) for share in shares)
 
 
 def _turns(members: int) -> range:
-    """All rotations of a few members, and every so-manieth of many."""
+    """All rotations of a few members, and every n-th rotation of many."""
     return range(0, members, max(1, members // 8))
 
 
 def _control_bytes(runs: Runs, members: int) -> float:
-    """By one member: its votes and heads to all, and its share of what the coordinator sends."""
+    """The bytes of control messages that one member sends: its votes and heads to all, and its share of what the
+    coordinator sends."""
     update = ROW_BYTES * (sum(runs.parts) + runs.layers * members) + members * CONTROL_BYTES
     return (members - 1) / members * (4 * members * CONTROL_BYTES + 2 * update)
 
@@ -132,7 +133,7 @@ def _control_bytes(runs: Runs, members: int) -> float:
 def _exchange(
     runs: Runs, codec: Codec, up: Floats, down: Floats, pairs: Floats
 ) -> tuple[float, float]:  # fmt: skip
-    """Seconds that lines take for parts and for means; `up`, `down` and `pairs` in bytes per second."""
+    """Seconds that lines need for parts and for means; `up`, `down` and `pairs` in bytes per second."""
     members = len(runs.elements)
     parts, means = _of_each(runs, codec, 0), _of_each(runs, codec.of_means, SKETCH_BYTES * members)
     parts_s = max(
@@ -145,7 +146,7 @@ def _exchange(
 
 
 def _of_each(runs: Runs, codec: Codec, rows_bytes: int) -> Floats:
-    """Bytes of the run that each member reduces, frames and what travels behind each part included."""
+    """The bytes of each member's run, including frames and the rows that follow each part."""
     found: Floats = np.array([codec.part_bytes(each) for each in runs.elements], dtype=np.float64)
     found += (FRAME_BYTES + rows_bytes) * np.array(runs.parts)
     return found
@@ -158,22 +159,22 @@ def _over_pairs(seconds: Floats) -> float:
 
 
 def line_s(wire_s: float, capped: bool) -> float:
-    """What of it is felt: a bucket that was idle is full."""
+    """The seconds of a transfer that are noticed: the token bucket of an idle line is full."""
     return max(0.0, wire_s - BURST_S) if capped else wire_s
 
 
 @dataclass(frozen=True, kw_only=True)
 class Delays:
-    """One way, in seconds, of a swarm."""
+    """One-way delays of a swarm, in seconds."""
 
     leader_s: float
-    """Between a coordinator and the peer that is farthest from it, the mean over coordinators, who take turns."""
+    """From a coordinator to the farthest peer, averaged over coordinators, since peers take turns."""
     longest_s: float
-    """Between the two that are farthest apart."""
+    """Between the two peers that are farthest apart."""
 
 
 def delays_of(swarm: PeerSet) -> Delays:
-    """Zero of a peer alone."""
+    """The delays of a swarm; zero for a single peer."""
     if len(swarm) == 1:
         return Delays(leader_s=0.0, longest_s=0.0)
     delay_s = swarm.network.symmetrised().delay_s.copy()

@@ -28,34 +28,35 @@ from peer.schema.model_layers import FLOAT32_BYTES
 from peer.schema.spec import RunSpec
 
 SLOWER_TOGETHER = 1.1
-"""Communication that overlaps computation slows both (Galvatron's overlap coefficient, arXiv:2211.13878). The figure is
-a guess: nothing here has measured it."""
+"""Communication that overlaps computation slows both (Galvatron's overlap coefficient, arXiv:2211.13878). The value
+is a guess: nothing here has measured it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RanksProfile:
-    """What was measured, or is assumed, of the devices of a home beside their speed."""
+    """What was measured or assumed about the devices of a home, apart from their speed."""
 
     inside_bytes_per_s: float
-    """What a rank sends to the next one of its fast group."""
+    """The bandwidth from a rank to the next one of its fast group."""
     between_bytes_per_s: float
-    """The same where a ring passes from one fast group to the next."""
+    """The bandwidth where a ring passes from one fast group to the next."""
     group: int = 0
-    """Ranks of a fast group, neighbours in the order of ranks; 0: all of them are one."""
+    """The number of ranks in a fast group, neighbours in the order of ranks; 0: all ranks are one group."""
     collective_s: float = 0.0
-    """What any collective takes, however little it moves among however few."""
+    """The fixed cost of any collective, whatever its size and number of ranks."""
     hop_s: float = 0.0
-    """What it takes to pass anything on to the next rank of a ring, however little that is."""
+    """The fixed cost of passing anything on to the next rank of a ring."""
     optimizer_s: float = 0.0
-    """Of the optimizer per parameter of a rank, on the device."""
+    """The optimizer's seconds per parameter of a rank, on the device."""
     bus_bytes_per_s: float = math.inf
-    """Between main memory and a device, each way."""
+    """The bandwidth between main memory and a device, each way."""
     host_optimizer_s: float = 0.0
-    """Of the optimizer per parameter of a rank, on the processor."""
+    """The optimizer's seconds per parameter of a rank, on the processor."""
     overlap: float = 0.0
-    """Of computing, the share beside which blocks are moved: 1 where a device does both at once, 0 on a processor."""
+    """The share of the computing time during which blocks can be moved: 1 for a device that does both at once, 0 for
+    a processor."""
     activations: float = 1.0
-    """What activations take, as a multiple of the estimate (`model_shape.memory_of`)."""
+    """The size of activations, as a multiple of the estimate (`model_shape.memory_of`)."""
     gathered_twice: bool = False
     """Whether a collective holds a copy of what it gathers (gloo does, NCCL does not)."""
 
@@ -70,26 +71,26 @@ writes 28 bytes per parameter, at 700 GB/s on a card and 20 GB/s on a processor.
 
 @dataclass(frozen=True, kw_only=True)
 class ShardedWork:
-    """One inner step of a peer, as its ranks see it."""
+    """One inner step of a peer, divided among its ranks."""
 
     block_parameters: int
     blocks: int
     root_parameters: int
-    """Outside of all blocks."""
+    """The parameters outside of all blocks."""
     head_parameters: int
-    """Of these, the output head's: their gradient is there first."""
+    """The output head's part of `root_parameters`; its gradient is ready first."""
     micro_batches: int
-    """Of an inner step."""
+    """The number of micro-batches of an inner step."""
     sequences: tuple[int, ...]
-    """Of each micro-batch, by rank (`deal`)."""
+    """The sequences of each micro-batch, by rank (`deal`)."""
     sequence_s: tuple[float, ...]
-    """Forward and backward of one sequence, by rank, all of the model at hand."""
+    """Seconds forward and backward for one sequence, by rank, with the whole model on the device."""
     state_bytes: float
-    """Parameters, gradients and moments, of the whole model."""
+    """The bytes of parameters, gradients and moments of the whole model."""
     activation_bytes: float
-    """Of one sequence, without the output head's."""
+    """The bytes for one sequence, without those of the output head."""
     logit_bytes: float
-    """Of one sequence."""
+    """The bytes of the logits for one sequence."""
 
     @property
     def parameters(self) -> int:
@@ -97,7 +98,7 @@ class ShardedWork:
 
     @property
     def compute_s(self) -> float:
-        """Of the rank that is last: all wait for it at every collective."""
+        """Seconds of the slowest rank, since all wait for it at every collective."""
         each = (count * sequence_s for count, sequence_s in zip(self.sequences, self.sequence_s, strict=True))
         return self.micro_batches * max(each)
 
@@ -105,7 +106,7 @@ class ShardedWork:
 def sharded_work(
     shape: ModelShape, spec: RunSpec, sequences: Sequence[int], sequence_s: Sequence[float]
 ) -> ShardedWork:
-    """Of a spec's inner step, whose micro-batches were dealt as `sequences`."""
+    """The work of a spec's inner step, whose micro-batches were dealt as `sequences`."""
     memory, inside = memory_of(shape, spec), shape.layers[shape.before : shape.before + shape.blocks]
     each = spec.inner.sequences
     return ShardedWork(
@@ -119,25 +120,25 @@ def sharded_work(
 
 @dataclass(frozen=True, kw_only=True)
 class ShardedCost:
-    """What one way comes to."""
+    """The cost of one sharding strategy."""
 
     strategy: ShardingStrategy
     step_s: float
     compute_s: float
     moved_s: float
-    """In which no rank computed, since something was on its way or was copied."""
+    """The seconds in which no rank computed, because data was being moved or copied."""
     optimizer_s: float
     between_bytes: float
-    """What each rank sends in an inner step through rings that leave its fast group."""
+    """The bytes that each rank sends in an inner step through rings that leave its fast group."""
     inside_bytes: float
     device_bytes: tuple[float, ...]
-    """The most that each rank's device holds."""
+    """The most that each rank's device holds at any time."""
     main_bytes: float
-    """What each rank has in main memory for its shares."""
+    """The main memory that each rank needs for its shares."""
 
 
 def sharded_cost(work: ShardedWork, strategy: ShardingStrategy, given: RanksProfile) -> ShardedCost:
-    """Seconds of an inner step and bytes of each rank, for one way."""
+    """The seconds of an inner step and the bytes of each rank, for one strategy."""
     assert strategy.ranks == len(work.sequences) == len(work.sequence_s)
     # Nothing is computed before the root has been gathered, nor after its gradients were sent: nothing hides that.
     root = _moves(work.root_parameters, strategy, given, again=False).times(work.micro_batches)
@@ -161,7 +162,8 @@ def sharded_cost(work: ShardedWork, strategy: ShardingStrategy, given: RanksProf
 
 @dataclass(frozen=True, kw_only=True)
 class _Moves:
-    """What each rank does to gather units and to reduce their gradients. Bytes are those that it sends."""
+    """What each rank does to gather units and to reduce their gradients: the bytes that it sends, collectives and
+    hops."""
 
     between_bytes: float = 0.0
     inside_bytes: float = 0.0
@@ -181,7 +183,7 @@ class _Moves:
 
 
 def _moves(parameters: int, strategy: ShardingStrategy, given: RanksProfile, *, again: bool) -> _Moves:
-    """Of one unit and micro-batch; `again`: the backward pass gathers it, too."""
+    """The moves for one unit and micro-batch. With `again`, the backward pass gathers the unit, too."""
     if not strategy.is_sharded:
         return _Moves()
     whole, shares, copies = FLOAT32_BYTES * parameters, strategy.shares, strategy.ranks // strategy.shares
@@ -215,8 +217,8 @@ def _moves(parameters: int, strategy: ShardingStrategy, given: RanksProfile, *, 
 
 
 def _device_bytes(work: ShardedWork, strategy: ShardingStrategy, given: RanksProfile, sequences: int) -> float:
-    """The most that a device holds: when the loss is computed, in the backward pass of the last two blocks, or when the
-    optimizer steps. Which buffers FSDP2 has then was read off a profile of its allocations."""
+    """The most that a device holds: when the loss is computed, in the backward pass of the last two blocks, or in
+    the optimizer's step. Which buffers FSDP2 holds then was read from a profile of its allocations."""
     shares, block, root, head = (
         strategy.shares, FLOAT32_BYTES * work.block_parameters, FLOAT32_BYTES * work.root_parameters,
         FLOAT32_BYTES * work.head_parameters,
@@ -247,10 +249,10 @@ def _device_bytes(work: ShardedWork, strategy: ShardingStrategy, given: RanksPro
 
 
 def deal(sequences: int, speeds: Sequence[float], most: Sequence[int]) -> tuple[int, ...]:
-    """How many sequences of a micro-batch each rank gets: in proportion to its speed, and no more than `most`.
+    """The number of sequences of a micro-batch that each rank gets: in proportion to its speed, and at most `most`.
 
-    Each next one goes where it ends first, which is optimal for equal sequences; of equals to the first. Raises
-    BadInput where there is no room for all.
+    Each further sequence goes to the rank that would finish it first, which is optimal for equal sequences; among equal
+    ranks, to the first. Raises BadInput if they do not all fit.
     """
     assert len(speeds) == len(most)
     if sum(most) < sequences:
@@ -265,9 +267,10 @@ def deal(sequences: int, speeds: Sequence[float], most: Sequence[int]) -> tuple[
 def fastest_that_fits(
     work: ShardedWork, given: RanksProfile, device_bytes: Sequence[float], main_bytes: float
 ) -> ShardedCost | None:
-    """The way with the shortest step of those that each rank's device and the main memory of all have room for.
+    """The strategy with the shortest step that fits in each rank's device memory and in the shared main memory.
 
-    Main memory is asked only where nothing fits without it. None if nothing fits. Of equals the one that moves less.
+    Main memory is used only if nothing fits without it. None if nothing fits. Among equally fast strategies, the one
+    that moves less.
     """
     for offloads in (False, True):
         costs = [sharded_cost(work, way, given) for way in strategies_of(len(device_bytes), offloads=offloads)]

@@ -9,28 +9,29 @@ from dht.errors import BadInput
 
 
 class Sharding(StrEnum):
-    """As `settings.sharding` says it; torch's words are FSDP2's (`torch.distributed.fsdp.fully_shard`)."""
+    """The kinds of sharding, named as in `settings.sharding`; the terms are those of FSDP2
+    (`torch.distributed.fsdp.fully_shard`)."""
 
     REPLICATED = "replicated"
-    """Every rank holds all of it; gradients are averaged (HSDP with groups of one)."""
+    """Every rank holds the whole model; gradients are averaged (HSDP with groups of one)."""
     FULL = "full"
-    """Every rank holds one share of each layer, and gathers it before it computes (ZeRO-3)."""
+    """Every rank holds one shard of each layer, and gathers the layer before it computes (ZeRO-3)."""
     HIERARCHICAL = "hierarchical"
-    """As full, but the backward pass gathers within a group alone, from a second copy of the shares (hpZ, ZeRO++)."""
+    """As full, but the backward pass gathers only within a group, from a second copy of the shards (hpZ, ZeRO++)."""
     HYBRID = "hybrid"
-    """Every group holds all of it, each rank a share of its group's (HSDP)."""
+    """Every group holds the whole model, and each rank a shard of its group's copy (HSDP)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardingStrategy:
-    """One way for so many ranks. Raises BadInput for groups that do not divide them."""
+    """One way to shard a model over `ranks` ranks. Raises BadInput for groups that do not divide them."""
 
     kind: Sharding
     ranks: int
     group: int = 0
-    """Ranks of a fast group, for hierarchical and hybrid; else 0."""
+    """The ranks of a fast group, for hierarchical and hybrid; otherwise 0."""
     offloads: bool = False
-    """Whether shares and what the optimizer remembers of them lie in main memory, and a layer comes when it is used."""
+    """Whether shards and their moments lie in main memory, and a layer is loaded when it is used."""
 
     def __post_init__(self) -> None:
         assert self.ranks >= 1
@@ -45,17 +46,18 @@ class ShardingStrategy:
 
     @property
     def shares(self) -> int:
-        """Ranks among which one copy of the model is divided."""
+        """The number of ranks among which one copy of the model is divided."""
         return {Sharding.REPLICATED: 1, Sharding.HYBRID: self.group}.get(self.kind, self.ranks)
 
     @property
     def is_sharded(self) -> bool:
-        """Whether anything is gathered before it is used. One device that holds all of the model gathers nothing."""
+        """Whether anything is gathered before it is used. One device that holds the whole model gathers nothing."""
         return self.ranks > 1 or self.offloads
 
     @property
     def uses_arena(self) -> bool:
-        """Whether parameters and moments are where the lead sees them, so that it needs no copies: one rank's alone."""
+        """Whether parameters and moments lie where the lead sees them, so that it needs no copies: only with a
+        single rank."""
         return self.offloads and self.ranks == 1
 
     def __str__(self) -> str:
@@ -65,7 +67,7 @@ class ShardingStrategy:
 
 
 def strategies_of(ranks: int, *, offloads: bool = False) -> tuple[ShardingStrategy, ...]:
-    """All that there are for so many ranks, the one that moves the fewest bytes first."""
+    """All strategies for this number of ranks, the one that moves the fewest bytes first."""
     ways = [ShardingStrategy(kind=Sharding.REPLICATED, ranks=ranks, offloads=offloads)]
     if ranks == 1:
         return tuple(ways)

@@ -15,7 +15,7 @@ from peer.schema.spec import RunSpec
 DILOCO_STEPS = 500
 """The H that DiLoCo chose among 50 to 2,000 (arXiv:2311.08105)."""
 SLACK = 3.0
-"""A deadline of the spec is so many times what is predicted, at least: the waits that a run learns are shorter."""
+"""A deadline of the spec is at least this many times the predicted time; the waits that a run learns are shorter."""
 
 
 Overlap = Literal["none", "layerwise", "streaming"]
@@ -33,19 +33,19 @@ class Strategy:
     fragments: int = 1
     wire: Wire = "int4"
     sequences: int = 8
-    """Per micro-batch."""
+    """The number of sequences per micro-batch."""
     accumulation: int = 1
-    """Micro-batches per inner step."""
+    """The number of micro-batches per inner step."""
     pace: Pace = "steps"
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """The same for all that differ in codec and micro-batches alone."""
+        """Equal for strategies that differ only in codec and micro-batches."""
         return self.steps, self.overlap, self.fragments, self.pace
 
     @property
     def micro(self) -> tuple[int, int]:
-        """How a batch is cut; H, overlap, fragments and codec change nothing of what a device holds for it."""
+        """How a batch is divided; a device's memory depends on nothing else, not on H, overlap, fragments or codec."""
         return self.sequences, self.accumulation
 
     def words(self) -> str:
@@ -64,7 +64,7 @@ def strategy_of(spec: RunSpec) -> Strategy:
 
 
 def with_strategy(spec: RunSpec, chosen: Strategy) -> RunSpec:
-    """The spec with what was chosen, and with what must follow from it. Deadlines stay."""
+    """The spec with the chosen strategy, and with the values that must follow from it. Deadlines stay."""
     keep = max(spec.round.keep_rounds, chosen.fragments + 1 if chosen.fragments > 1 else 1)
     inner = replace(spec.inner, sequences=chosen.sequences, accumulation=chosen.accumulation)
     table = replace(
@@ -75,10 +75,10 @@ def with_strategy(spec: RunSpec, chosen: Strategy) -> RunSpec:
 
 
 def with_deadlines(spec: RunSpec, *, exchange_s: float, ready_spread_s: float) -> RunSpec:
-    """The spec whose longest waits are no shorter than `SLACK` times what a plan predicts.
+    """The spec with its longest waits raised to at least `SLACK` times what a plan predicts.
 
-    `exchange_s` is the longer of the two exchanges, `ready_spread_s` how much later than the first the last peer is
-    ready. No wait becomes shorter. `max_train_s` stays: a plan keeps to it.
+    `exchange_s` is the longer of the two exchanges; `ready_spread_s` is how much later than the first the last peer is
+    ready. No wait becomes shorter. `max_train_s` stays, since a plan keeps to it.
     """
     table = spec.round
     table = replace(
@@ -90,7 +90,7 @@ def with_deadlines(spec: RunSpec, *, exchange_s: float, ready_spread_s: float) -
 
 @cache
 def bytes_per_parameter(wire: str) -> float:
-    """On the wire, the mean over both directions, of one copy."""
+    """Bytes on the wire for one copy of a parameter, averaged over both directions."""
     codec, elements = Codec(wire), 1 << 20
     return (codec.part_bytes(elements) + codec.of_means.part_bytes(elements)) / 2 / elements
 
@@ -98,30 +98,32 @@ def bytes_per_parameter(wire: str) -> float:
 # ---- what it is worth ----
 
 PERPLEXITY_PER_20H = 1.029
-"""H = 1,000 instead of 50 costs 2.9 % of perplexity (arXiv:2311.08105, figure 4)."""
+"""H = 1,000 instead of 50 raises the perplexity by 2.9 % (arXiv:2311.08105, figure 4)."""
 FINEST_STEPS = 50
-"""Below that nothing was gained there."""
+"""A smaller H gained nothing there."""
 PERPLEXITY_DELAYED = 1.005
-"""Ten steps of delay cost under 0.2 % of the loss (arXiv:2501.18512, figures 8 and 9), which is half a percent of the
-perplexity at a loss of 2.6 nats. Ours is one number for any delay: an average that comes later was not measured."""
+"""Ten steps of delay raise the loss by less than 0.2 % (arXiv:2501.18512, figures 8 and 9), which is half a percent
+of the perplexity at a loss of 2.6 nats. Ours is one number for any delay: a longer delay was not measured."""
 
 TWICE_THE_BYTES = 1.005
-"""What twice the bytes of int4 must gain, in tokens per second, to be worth it. A preference of ours."""
+"""The gain in tokens per second for which twice the bytes of int4 are worth it. A preference of ours."""
 
 GB_PRICE = 0.001
-"""Share of the tokens per second that a gigabyte a day costs, which each peer sends and takes in: a terabyte a month,
-which many lines are allowed, 3 %. A preference of ours."""
+"""The share of the tokens per second that a gigabyte a day costs, sent and received by each peer. A terabyte a
+month, which many lines allow, costs 3 %. A preference of ours."""
 
 Quality = Callable[[Strategy, float], float]
-"""Of a strategy and the inner steps that its fastest peer makes per round: H, or more while a round is overdue."""
+"""Called with a strategy and the inner steps that its fastest peer makes per round: H, or more while a round is
+overdue."""
 
 
 def quality(chosen: Strategy, steps: float) -> float:
-    """What a token is worth beside those of the same peers at H = 50 without overlap: the perplexities' inverse ratio.
+    """What a token is worth, relative to those of the same peers at H = 50 without overlap: the inverse ratio of the
+    perplexities.
 
-    Codecs lose alike: four bits lost nothing, there (figure 11) or here (`tests/benchmarks/results/quality.md`); but
-    volunteers pay for bytes. A percent of perplexity counts as a percent of tokens per second. All that is a
-    preference, not a law.
+    All codecs lose the same: four bits lost nothing, neither there (figure 11) nor here
+    (`tests/benchmarks/results/quality.md`), but volunteers pay for bytes. A percent of perplexity counts as a percent
+    of tokens per second. All this is a preference, not a law.
     """
     twice = max(0.0, math.log2(bytes_per_parameter(chosen.wire) / bytes_per_parameter("int4")))
     apart = max(1.0, steps * chosen.fragments / FINEST_STEPS)
@@ -132,5 +134,5 @@ def quality(chosen: Strategy, steps: float) -> float:
 
 
 def fits_layers(shape: ModelShape, chosen: Strategy) -> bool:
-    """Whether there are as many layers as fragments."""
+    """Whether there are at least as many layers as fragments."""
     return chosen.fragments <= len(shape.layers)

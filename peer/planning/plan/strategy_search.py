@@ -40,35 +40,35 @@ OVERLAPS: tuple[Overlap, ...] = ("none", "layerwise", "streaming")
 WIRES: tuple[Wire, ...] = ("float16", "int8", "int4")
 FRAGMENTS = (1, 2, 4, 8)
 FACTORS = (1 / 8, 1 / 4, 1 / 2, 1, 2, 4)
-"""Of the spec's own H."""
+"""Factors for the spec's own H."""
 UNLIKE = 1.1
-"""Steps that differ by less are of peers alike in speed."""
+"""Peers whose steps differ by a smaller factor count as equally fast."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankedStrategy:
-    """A strategy with what it comes to."""
+    """A strategy with its cost and score."""
 
     strategy: Strategy
     cost: RoundCost
     score: float
     bytes_worth: float
-    """The part of the score that bytes leave of it."""
+    """The factor in the score that accounts for bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOutcome:
-    """What a search found."""
+    """The result of a search."""
 
     ranked: tuple[RankedStrategy, ...]
-    """The best first: of strategies that differ in codec, pace and micro-batches alone the best one, none that was
-    pruned."""
+    """The best strategies, the best first. Of strategies that differ only in codec, pace and micro-batches it holds
+    the best one, and none that was pruned."""
     tried: int
-    """Strategies that were predicted."""
+    """The number of strategies that were predicted."""
     considered: int
-    """Strategies that there are."""
+    """The number of all strategies."""
     too_large: int
-    """Of these, those that fit on some peer's device not."""
+    """The number of these that do not fit on some peer's device."""
 
     @property
     def best(self) -> RankedStrategy:
@@ -78,7 +78,7 @@ class SearchOutcome:
 def enumerate_strategies(question: PlanningProblem) -> list[Strategy]:
     """All strategies whose numbers divide.
 
-    One peer alone has no exchange to hide and none to divide.
+    A single peer has no exchange to hide and none to divide.
     """
     spec, shape = question.spec, question.shape
     batch = spec.inner.sequences * spec.inner.accumulation
@@ -101,15 +101,17 @@ def enumerate_strategies(question: PlanningProblem) -> list[Strategy]:
 
 
 def steps_to_try(spec: RunSpec) -> list[int]:
-    """The spec's H and some parts of it; more of it up to what DiLoCo chose, since the organiser knew why not more."""
+    """The spec's H and fractions of it, and multiples up to the H that DiLoCo chose: the organiser had a reason not
+    to choose more."""
     most = max(DILOCO_STEPS, spec.round.steps)
     return sorted({max(1, round(spec.round.steps * factor)) for factor in FACTORS if spec.round.steps * factor <= most})
 
 
 def paces_to_try(question: PlanningProblem) -> list[Pace]:
-    """Of peers that are not alike in speed, H steps for all and a share of them by speed. The spec's own comes first.
+    """For peers that differ in speed, both H steps for all, and a share of them by speed. The spec's own pace comes
+    first.
 
-    A round by time stays one: how long it takes is what its organiser chose, and H says little of it.
+    Pace "time" stays: the organiser chose how long a round takes, and H has little effect on it.
     """
     given = question.spec.round.pace
     if given == "time" or max(question.step_s) <= UNLIKE * min(question.step_s):
@@ -121,11 +123,12 @@ def paces_to_try(question: PlanningProblem) -> list[Pace]:
 
 
 def undominated(question: PlanningProblem, strategies: Iterable[Strategy]) -> list[Strategy]:
-    """Without those that no formula makes faster than another one, which is worth no less and differs in this alone.
+    """The strategies without those that are dominated: no formula makes them faster than another one that is worth
+    no less and differs only in one of these ways.
 
-    Fewer bytes per parameter, where a round waits for them: one that is overdue while peers train on has more steps.
-    Fewer micro-batches, where all peers are alike, so that their shares of a round stay what they are. No peers of
-    several devices: smaller micro-batches may leave room for a way that moves less.
+    Fewer bytes per parameter, where a round waits for them: a round that is overdue while peers train on has more
+    steps. Fewer micro-batches, where all peers are alike, so that their shares of a round stay the same. This does not
+    apply to peers with several devices: smaller micro-batches may leave memory for a way that moves less.
     """
     groups: dict[tuple[object, ...], list[Strategy]] = {}
     for chosen in strategies:
@@ -139,7 +142,8 @@ def undominated(question: PlanningProblem, strategies: Iterable[Strategy]) -> li
 
 
 def _dominates(question: PlanningProblem, one: Strategy, other: Strategy) -> bool:
-    """Whether `one` can be no worse than `other`, and is less in one thing at least; both make rounds of one kind."""
+    """Whether `one` cannot be worse than `other`, and is smaller in at least one respect; both make rounds of one
+    kind."""
     mine, theirs = _costs(question, one), _costs(question, other)
     waits, worth = one.overlap != "streaming" or mine[0] == theirs[0], question.worth
     batches = mine[1] == theirs[1] or (question.alike and not question.shares_models)
@@ -152,13 +156,13 @@ def _costs(question: PlanningProblem, chosen: Strategy) -> tuple[float, tuple[bo
 
 
 def _cut(question: PlanningProblem, chosen: Strategy) -> tuple[bool, int]:
-    """By how much a batch is cut: fewer micro-batches are better. Where steps were measured, none is known to be faster
-    than the spec's, which comes first then."""
+    """A sort key for how a batch is divided: fewer micro-batches are better. Where steps were measured, the spec's
+    own division comes first, since none is known to be faster."""
     return question.measured and chosen.accumulation != question.spec.inner.accumulation, chosen.accumulation
 
 
 def score_bound(question: PlanningProblem, chosen: Strategy) -> float:
-    """No more than this, since inner steps take their time: every peer computes, nobody waits, and bytes are free."""
+    """An upper bound of the score: every peer computes all the time, nobody waits, and bytes are free."""
     spec, swarm = with_strategy(question.spec, chosen), question.swarm
     rates = (1 / step_seconds(question.shape, spec, machine, question.given, swarm) for machine in swarm.machines)
     return sum(rates) * step_tokens(spec) * question.worth(chosen, chosen.steps)
@@ -168,11 +172,11 @@ def score_bound(question: PlanningProblem, chosen: Strategy) -> float:
 
 
 class NothingFits(BadInput):
-    """Some peer has too little memory for every strategy."""
+    """No strategy fits in the memory of all peers."""
 
 
 def search(question: PlanningProblem, *, keep: int = 12) -> SearchOutcome:
-    """The best strategies, in order. Raises NothingFits if none fits the peers' memory."""
+    """The best strategies, in order. Raises NothingFits if none fits in the peers' memory."""
     everything = enumerate_strategies(question)
     fitting = [chosen for chosen in everything if question.fits(chosen)]
     if not fitting:
@@ -183,7 +187,8 @@ def search(question: PlanningProblem, *, keep: int = 12) -> SearchOutcome:
     tried = 0
 
     def place(one: RankedStrategy) -> tuple[object, ...]:
-        """Of equal scores fewer bytes come first, then fewer parts of everything."""
+        """A sort key. Among equal scores fewer bytes come first, then the simpler overlap, fewer fragments and fewer
+        micro-batches."""
         each, up_bytes = one.strategy, one.cost.traffic.up_bytes
         return -one.score, up_bytes, OVERLAPS.index(each.overlap), each.fragments, _cut(question, each)
 
@@ -209,7 +214,7 @@ def _ranked(question: PlanningProblem, chosen: Strategy, cost: RoundCost) -> Ran
 
 
 def _unlike(ranked: Sequence[RankedStrategy]) -> list[RankedStrategy]:
-    """Without those that differ in codec, pace and micro-batches alone from a better one."""
+    """Drop the strategies that differ from a better one only in codec, pace and micro-batches."""
     found: dict[Strategy, RankedStrategy] = {}
     for one in ranked:
         found.setdefault(replace(one.strategy, wire="int4", pace="steps", sequences=1, accumulation=1), one)
@@ -217,7 +222,7 @@ def _unlike(ranked: Sequence[RankedStrategy]) -> list[RankedStrategy]:
 
 
 def as_it_stands(question: PlanningProblem) -> RankedStrategy:
-    """The spec unchanged."""
+    """The unchanged spec's strategy."""
     return evaluate(question, strategy_of(question.spec))
 
 
@@ -238,7 +243,7 @@ def _memory(machine: Machine) -> float:
 # ---- why one is better than another, in words ----
 
 ALIKE = 0.0005
-"""Relative differences below this are none."""
+"""Smaller relative differences count as none."""
 NAMES = {
     "steps": "H", "fragments": "fragments", "wire": "", "overlap": "", "accumulation": "micro-batches",
     "pace": "pace",
@@ -246,7 +251,7 @@ NAMES = {
 
 
 def differences(one: Strategy, other: Strategy) -> str:
-    """`H 400 instead of 200, int8 instead of int4`: what `one` has where `other` has another thing."""
+    """The settings in which `one` differs from `other`, in words: `H 400 instead of 200, int8 instead of int4`."""
     parts = []
     for each in fields(Strategy):
         mine, theirs = getattr(one, each.name), getattr(other, each.name)
@@ -256,7 +261,7 @@ def differences(one: Strategy, other: Strategy) -> str:
 
 
 def why_lost(best: RankedStrategy, other: RankedStrategy) -> str:
-    """One sentence on what `other` would change of `best`, and what is lost by it."""
+    """One sentence on what `other` changes compared with `best`, and what is lost by it."""
     change = differences(other.strategy, best.strategy) or "the same"
     faster = other.cost.tokens_per_s / best.cost.tokens_per_s - 1
     worth = (other.score / other.cost.tokens_per_s) / (best.score / best.cost.tokens_per_s) - 1
@@ -280,7 +285,7 @@ def _month(cost: RoundCost) -> str:
 
 
 def _cause(best: RankedStrategy, other: RankedStrategy) -> str:
-    """The largest thing that makes `other` slower, per token."""
+    """The main reason why `other` is slower per token."""
     mine, theirs = best.cost, other.cost
     scale = mine.tokens / theirs.tokens
     step_s = sum(theirs.step_s) / len(theirs.step_s) - sum(mine.step_s) / len(mine.step_s)
@@ -296,7 +301,8 @@ def _cause(best: RankedStrategy, other: RankedStrategy) -> str:
 
 
 def seconds(value: float) -> str:
-    """Two or three digits and a unit, nine characters at most: 3.1 ms, 0.42 s, 18.2 s, 12m30s, 3h12m, 12d04h."""
+    """The duration in two or three digits and a unit, at most nine characters: 3.1 ms, 0.42 s, 18.2 s, 12m30s,
+    3h12m, 12d04h."""
     if 0 < value < 0.01:
         return f"{value * 1000:.2g} ms"
     if 0 < value < 0.1:

@@ -25,18 +25,18 @@ from peer.planning.simulate.virtual_network import Sizes, VirtualNetwork
 from peer.schema.events import Event, EventLine
 
 EPOCH = 1_600_000_000.0
-"""Unix time when every simulation begins."""
+"""The Unix time at which every simulation begins."""
 LONGEST = 40.0
-"""Times the expected length of a run, after which it is given up."""
+"""A run is given up after this many times its expected length."""
 AGREEMENT_S = 20.0
 STATE_BYTES = 8
-"""θ and momentum of one parameter in a snapshot."""
+"""The size of θ and momentum of one parameter in a snapshot."""
 
 Sink = Callable[[EventLine], None]
 
 
 class Group:
-    """Founders, a network, a clock and a seed."""
+    """The peers of a run with their network, on one clock and with one seed."""
 
     def __init__(self, setting: Scenario, *, sink: Sink | None = None) -> None:
         self.setting, self.spec, self.rounds, self.seed = setting, setting.spec, setting.rounds, setting.seed
@@ -49,10 +49,10 @@ class Group:
         self._shared = Shared()
         run = dataclasses.replace(setting.spec.run, rounds=setting.rounds)
         self.run_spec = dataclasses.replace(setting.spec, run=run)
-        """What its lifecycles go by."""
+        """The spec that the peers' lifecycles follow."""
         self._speeds: dict[str, float] = {}
         self._places: dict[str, int] = {}
-        """Of every peer that ever came: the founder whose machine and place it has."""
+        """For every peer that ever joined, the founder whose machine and place it has."""
         self._rules: dict[str, Rules] = {}
         names = tuple(self.name_of(number) for number in range(len(setting.machines)))
         anchor = genesis_anchor(setting.spec.digest(), names, b"")
@@ -72,12 +72,12 @@ class Group:
 
     @property
     def is_heard(self) -> bool:
-        """Whether somebody wants the events."""
+        """Whether anybody receives the events."""
         return self._sink is not None
 
     @property
     def longest_s(self) -> float:
-        """When the simulation ends in any case."""
+        """The time at which the simulation ends in any case."""
         slowest_s = max(machine.step_s for machine in self.setting.machines)
         train_s = min(self.spec.round.max_train_s, slowest_s * self.spec.round.steps)
         return LONGEST * self.rounds * (train_s + AGREEMENT_S)
@@ -86,7 +86,7 @@ class Group:
         return f"p{number:03d}"
 
     def rules(self, name: str) -> Rules:
-        """Those of the run; a part is as long as the token that stands for it."""
+        """The rules of the run for one peer; the size of a part is that of the token that represents it."""
         found = self._rules.get(name)
         if found is None:
             rules = rules_of(self.spec, self.parts, ModelKeys(name), me=name, name=name)
@@ -98,11 +98,11 @@ class Group:
         return found
 
     def speeds(self, name: str, electorate: Sequence[str]) -> Mapping[str, float]:
-        """What the others of the electorate say on the board."""
+        """The speeds that the other members of the electorate state on the board."""
         return {peer: self._speeds[peer] for peer in electorate if peer != name and peer in self._speeds}
 
     def said_speed(self, name: str, tokens_per_s: float) -> None:
-        """A peer says on the board how fast it is."""
+        """A peer states its speed on the board."""
         self._speeds[name] = tokens_per_s
 
     def tell(self, peer: SimulatedPeer, event: Event) -> None:
@@ -134,18 +134,18 @@ class Group:
                 peer.feed(OwnerChanged(self.now))
 
     def _notice(self) -> None:
-        """Everybody hears of it soon, also those who only train and look at nothing else."""
+        """Tell all peers soon, including those that only train and would not notice otherwise."""
         for peer in self.peers:
             if peer.alive:
                 peer.tick_soon()
 
     def join(self, place: int = -1) -> None:
-        """A newcomer takes a snapshot from whoever is furthest, and is a peer when it has it."""
+        """A newcomer downloads a snapshot from the peer that is furthest ahead, and joins when it has it."""
         place = place if place >= 0 else len(self.peers) % len(self.setting.machines)
         self.scheduler.call_in(self._snapshot_s(self.setting.machines[place]), self._enter, place, True)
 
     def _enter(self, place: int, late: bool = False) -> None:
-        """One more peer, with the machine and in the place of a founder; attackers are founders."""
+        """Add a peer with the machine and place of a founder. Only founders are attackers."""
         number, machine = len(self.peers), self.setting.machines[place]
         name = self.name_of(number)
         self._places[name] = place
@@ -154,7 +154,7 @@ class Group:
         self.peers.append(SimulatedPeer(self, name, machine, f"peer-{number}", donor))
 
     def _return(self, peer: SimulatedPeer) -> None:
-        """From its own chain, or from a snapshot if the others have gone too far ahead."""
+        """A peer returns with its own chain, or with a snapshot if the others are too far ahead."""
         furthest = self._furthest()
         behind = furthest.disk.head.round - peer.disk.head.round if furthest else 0
         if behind >= self.keep_rounds:
@@ -163,7 +163,7 @@ class Group:
             peer.boot()
 
     def begin_anew(self, peer: SimulatedPeer) -> None:
-        """Give up its chain for a snapshot of another."""
+        """Replace a peer's chain by a snapshot of another peer's."""
 
         def arrive() -> None:
             donor = self._furthest()
@@ -184,12 +184,12 @@ class Group:
     # ---- running ----
 
     def run(self) -> None:
-        """Until every peer that is there has made all rounds, or `longest_s` is over."""
+        """Run until all live peers have finished all rounds, or `longest_s` has passed."""
         while self.now < self.longest_s and not self.is_done():
             self.scheduler.run_until(self.now + 1.0)
 
     def is_done(self) -> bool:
-        """Whether all who are there have made all rounds."""
+        """Whether all live peers have finished all rounds."""
         live = [peer for peer in self.peers if peer.alive]
         return bool(live) and all(peer.disk.head.round >= self.rounds for peer in live)
 
@@ -204,7 +204,7 @@ class Group:
 
 
 class _Between:
-    """Delay and bandwidth of each pair."""
+    """The delay and bandwidth of each pair of peers."""
 
     def __init__(self, setting: Scenario, dice: Random, places_of: Mapping[str, int]) -> None:
         self._regions: Regions | None = setting.regions
@@ -212,13 +212,13 @@ class _Between:
         self._dice, self._places_of = dice, places_of
 
     def delay_s(self, source: str, to: str) -> float:
-        """One way; without places drawn for each pair."""
+        """The one-way delay; without places it is drawn at random."""
         if self._regions is None:
             return self._dice.uniform(*self._delay_s)
         return float(self._regions.delay_s[self._place(source), self._place(to)])
 
     def bandwidth_bps(self, source: str, to: str) -> float:
-        """Of a transfer that is alone on its way; 0 for no limit."""
+        """The bandwidth of a single transfer; 0 for no limit."""
         if self._regions is None:
             return 0.0
         return float(self._regions.bandwidth_bps[self._place(source), self._place(to)])

@@ -56,7 +56,7 @@ NEVER = float("inf")
 
 
 class LifeHost(ABC):
-    """One life, with a trainer and a driver in this process; the driver's `TrainerPort`."""
+    """One life with its trainer and driver in this process. It is the driver's `TrainerPort`."""
 
     life: Life
     driver: Driver
@@ -71,77 +71,77 @@ class LifeHost(ABC):
 
     @abstractmethod
     def later(self, delay_s: float, call: Callable[..., None], *args: object) -> None:
-        """Run `call` after `delay_s`, if this life lasts."""
+        """Run `call` after `delay_s`, if this life still lasts then."""
 
     @property
     @abstractmethod
     def head(self) -> ChainHead:
-        """Where the chain on disk ends."""
+        """The head of the chain on disk."""
 
     @property
     @abstractmethod
     def status(self) -> TrainerStatus:
-        """Of the trainer."""
+        """The trainer's status."""
 
     @abstractmethod
     def step_s(self) -> float:
-        """Seconds of each of the inner steps that begin now."""
+        """Seconds of each inner step in the batch that begins now."""
 
     @abstractmethod
     def train(self, steps: int, whole: float) -> Stepped:
-        """These inner steps were made, of the last one this share."""
+        """The trainer made this number of inner steps; `whole` is the share of the last one that was made."""
 
     @abstractmethod
     def do(self, work: Work) -> Result:
-        """Any other work, which takes `seconds` from now on."""
+        """Do any other work; it lasts `seconds` from now on."""
 
     @abstractmethod
     def seconds(self, work: Work) -> float:
-        """How long it takes; of a submission, until it is written beside training."""
+        """The duration of a work; for a submission, until it is written to disk during training."""
 
     @abstractmethod
     def header(self, anchor: bytes) -> ContributionHeader:
-        """What is on disk for an anchor; one that gives nothing if nothing is."""
+        """The contribution on disk for an anchor; an empty one if there is none."""
 
     # ---- what people and the others hear ----
 
     @abstractmethod
     def tell(self, event: Event) -> None:
-        """Something to tell people."""
+        """Report an event to people."""
 
     def tell_round(self, told: EmitRound) -> None:  # noqa: B027  # not all have somebody to tell
-        """Of a round, once."""
+        """Report a decided round, once."""
 
     def traffic(self) -> tuple[int, int]:
-        """Bytes sent and received since this was asked before."""
+        """The bytes sent and received since the last call."""
         return 0, 0
 
     def say(self, message: ipc.AnyToLink) -> None:
-        """What the trainer's side says to the round machine."""
+        """Pass a message from the trainer's side to the round machine."""
         event = trainer_input(message, self.now, self.header)
         if event is not None:
             self.deliver(event)
 
     def reconnect(self) -> None:
-        """Join again after a time without traffic."""
+        """Connect again after a time without traffic."""
         raise AssertionError("no link ends here")
 
     # ---- the lifecycle ----
 
     def begin_life(self, run: RunSpec, *, serves: bool = False) -> None:
-        """With a trainer that stands at `head`, and a driver; `start` follows. `serves`: it works for a lead."""
+        """Begin a life with a trainer at `head`, and a driver; `start` follows. With `serves` it works for a lead."""
         self._inbox: deque[LifeInput] = deque()
         self._busy, self._in_step, self._wakes_at = False, False, NEVER
         self._batch, self._batch_began_at, self._batch_steps, self._batch_step_s = 0, 0.0, 0, 0.0
         self.life = begin(run, self.name, self.status, self.head.anchor, self.now, serves=serves)
 
     def start(self) -> None:
-        """Join, and train if the others stand here."""
+        """Join, and train if the others have the same anchor."""
         self.feed(Woken(self.now))
         self._look()
 
     def feed(self, event: LifeInput) -> None:
-        """Step the lifecycle; what comes while its effects are performed waits its turn."""
+        """Step the lifecycle. Inputs that arrive while its effects are performed wait their turn."""
         self._inbox.append(event)
         if self._busy:
             return
@@ -157,7 +157,7 @@ class LifeHost(ABC):
             self.later(wakes_at - self.now, self._wake)
 
     def hear(self, event: LifeInput) -> None:
-        """What a link says to a trainer."""
+        """Called with what a link tells a trainer."""
         self.feed(event)
 
     def _wake(self) -> None:
@@ -214,7 +214,8 @@ class LifeHost(ABC):
         self.feed(Written(self.now, anchor))
 
     def _begin_steps(self, most: int) -> None:
-        """One by one until the speed is known; then up to the half of the part, if that is told, or to its end."""
+        """Make one step at a time until the speed is known. After that, steps go up to half of the part, if that is
+        reported, or to its end."""
         made, step_s = self.life.trainer.step, self.step_s()
         half = (made + most + 1) // 2
         steps = half - made if made < half and half * step_s >= PROGRESS_S else most
@@ -242,25 +243,25 @@ class LifeHost(ABC):
     # ---- the round machine ----
 
     def deliver(self, event: Input) -> None:
-        """Have it hear something."""
+        """Pass an input to the round machine."""
         self.driver.deliver(event)
         self._look()
 
     def _look(self) -> None:
-        """A peer trains while it stands where the electorate stands."""
+        """A peer trains while it has the same anchor as the electorate."""
         in_step = self.driver.state.in_step
         if in_step != self._in_step:
             self._in_step = in_step
             self.hear(SyncChanged(self.now, in_step))
 
     def committed(self, block: Block, head: ChainHead) -> None:
-        """Told by the driver; the block is on disk."""
+        """Called by the driver; the block is on disk."""
         self.hear(RoundDecided(self.now, block.update, head.anchor, *self.traffic(), self.now))
 
     def request_submit(self) -> None:
-        """Asked by the driver."""
+        """Called by the driver."""
         self.hear(SubmitAsked(self.now))
 
     @abstractmethod
     def resync(self, why: str) -> None:
-        """Told by the driver: the chain cannot be followed any more."""
+        """Called by the driver: the chain cannot be followed any more."""

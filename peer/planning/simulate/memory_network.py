@@ -20,15 +20,17 @@ DropsFrame = Callable[[str, str, bytes], bool]
 
 
 DelaysFrame = Callable[[str, str, bytes], float]
-"""Called likewise; the seconds by which the frame arrives later than others do, which may overtake it."""
+"""Called with the same arguments; returns the extra seconds by which the frame is delayed. Other frames may overtake
+it."""
 
 
 NOTICED_S = 4.0
-"""From the end of a peer until the others have tried it again in vain; as `dht.streams.connection_watch` takes."""
+"""Seconds from a peer's end until the others have tried in vain to reach it again, as in
+`dht.streams.connection_watch`."""
 
 
 class Scheduler:
-    """A virtual clock that runs calls in order of time, ties in order of `call_at`."""
+    """A virtual clock that runs calls in order of time; calls of the same time run in the order of `call_at`."""
 
     __slots__ = ("_calls", "_count", "now")
 
@@ -38,11 +40,11 @@ class Scheduler:
         self._count = 0
 
     def __len__(self) -> int:
-        """Calls that still wait."""
+        """The number of waiting calls."""
         return len(self._calls)
 
     def call_at(self, when_s: float, call: Callable[..., object], *args: Any) -> None:
-        """Run `call(*args)` at `when_s`, or as soon as possible if that has passed."""
+        """Run `call(*args)` at `when_s`, or as soon as possible if that time has passed."""
         self._count += 1
         heapq.heappush(self._calls, (max(when_s, self.now), self._count, call, args))
 
@@ -50,7 +52,7 @@ class Scheduler:
         self.call_at(self.now + delay_s, call, *args)
 
     def run_until(self, until_s: float) -> None:
-        """Run every call due up to and including `until_s`; then it is `until_s`."""
+        """Run every call due up to and including `until_s`, and set the clock to it."""
         calls, pop = self._calls, heapq.heappop
         while calls and calls[0][0] <= until_s:
             self.now, _, call, args = pop(calls)
@@ -59,7 +61,7 @@ class Scheduler:
 
 
 class Departures:
-    """Who has disconnected: after NOTICED_S the others know that it cannot be reached."""
+    """The peers that have disconnected. After NOTICED_S the others know that they cannot be reached."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -73,7 +75,7 @@ class Departures:
 
     @property
     def noticed(self) -> frozenset[str]:
-        """Those who left long enough ago."""
+        """The peers that left at least NOTICED_S ago."""
         if not self._left_at:
             return frozenset()
         before = self._scheduler.now - NOTICED_S
@@ -82,8 +84,8 @@ class Departures:
 
 @dataclass(frozen=True, kw_only=True)
 class LinkModel:
-    """How frames travel when nothing is broken. Frames of one sender to one receiver keep their
-    order, except duplicates and old ones."""
+    """How frames travel without faults. Frames from one sender to one receiver keep their order, except for
+    duplicates and old frames."""
 
     delay_s: tuple[float, float] = (0.01, 0.05)
     """Smallest and largest one-way delay, uniform."""
@@ -109,7 +111,7 @@ class MemoryStreams:
         self.bytes_received = 0
 
     def send(self, to: str, frame: bytes) -> None:
-        """Queue a frame; a peer that has been disconnected sends nothing."""
+        """Queue a frame. A peer that has been disconnected sends nothing."""
         assert to != self.peer_id, "a peer does not send to itself"
         assert len(frame) <= MAX_FRAME_BYTES, len(frame)
         self._network.carry(self, to, frame)
@@ -122,19 +124,19 @@ class MemoryStreams:
             self._network.carry(self, to, frame)
 
     def listen(self, on_frame: OnFrame) -> None:
-        """Set the listener. Frames that arrive before are dropped."""
+        """Set the listener. Frames that arrive earlier are dropped."""
         self.on_frame = on_frame
 
     @property
     def unreachable(self) -> frozenset[str]:
-        """Whoever has disconnected."""
+        """The peers that have disconnected."""
         return self._network.departures.noticed
 
 
 class MemoryNetwork:
     """Connects logical peers on a `Scheduler`; faults can be switched on and off at any time.
 
-    Partitions, cuts and `drops` act when a frame is sent: what is under way still arrives.
+    Partitions, cuts and `drops` act when a frame is sent: frames already on their way still arrive.
     """
 
     def __init__(self, scheduler: Scheduler, rng: Random, link: LinkModel | None = None) -> None:
@@ -142,7 +144,7 @@ class MemoryNetwork:
         self.link = link or LinkModel()
         self.drops: DropsFrame | None = None
         self.delays: DelaysFrame | None = None
-        """A targeted adversary, both."""
+        """Both model a targeted adversary."""
         self.frames_sent = 0
         self.frames_lost = 0
         self.departures = Departures(scheduler)
@@ -154,7 +156,7 @@ class MemoryNetwork:
         self._stalled_until: dict[str, float] = {}
 
     def connect(self, peer_id: str) -> MemoryStreams:
-        """The peer's end. Connecting again (a restart) replaces the earlier end."""
+        """Returns the peer's end. Connecting again (a restart) replaces the earlier end."""
         self.departures.returned(peer_id)
         self._ends[peer_id] = end = MemoryStreams(self, peer_id)
         return end
@@ -165,11 +167,11 @@ class MemoryNetwork:
         self.departures.left(peer_id)
 
     def partition(self, *sides: Collection[str]) -> None:
-        """Frames pass within a side only; the peers not named form one more side. Replaces the last partition."""
+        """Frames pass only within a side. Peers that are not named form one more side. Replaces the last partition."""
         self._side = {peer: number for number, side in enumerate(sides) for peer in side}
 
     def cut(self, sender: str, receiver: str, *, both_ways: bool = True) -> None:
-        """Nothing passes from `sender` to `receiver`, nor back unless it is one-way."""
+        """Nothing passes from `sender` to `receiver`, nor back if `both_ways`."""
         self._cuts.add((sender, receiver))
         if both_ways:
             self._cuts.add((receiver, sender))
@@ -179,7 +181,7 @@ class MemoryNetwork:
         self._cuts -= {(sender, receiver), (receiver, sender)}
 
     def stall(self, peer_id: str, until_s: float) -> None:
-        """The peer reads nothing until then; what arrives meanwhile is delivered at that moment."""
+        """The peer reads nothing until `until_s`; frames that arrive earlier are delivered then."""
         self._stalled_until[peer_id] = until_s
 
     def heal(self) -> None:
@@ -189,7 +191,7 @@ class MemoryNetwork:
         self.drops = self.delays = None
 
     def carry(self, sender: MemoryStreams, to: str, frame: bytes) -> None:
-        """Lose the frame, or schedule its arrival (called by `MemoryStreams`)."""
+        """Called by `MemoryStreams`: lose the frame, or schedule its arrival."""
         source, link, random = sender.peer_id, self.link, self._random
         if self._ends.get(source) is not sender:
             return
@@ -215,7 +217,7 @@ class MemoryNetwork:
         self.scheduler.call_at(arrival, self._arrive, source, to, frame)
 
     def is_parted(self, source: str, to: str) -> bool:
-        """Whether a partition or a cut lets nothing pass from `source` to `to`."""
+        """Whether a partition or a cut blocks frames from `source` to `to`."""
         side = self._side
         if side and side.get(source) != side.get(to):
             return True

@@ -24,7 +24,7 @@ from peer.consensus.rounds.state import Acceptor
 
 
 class DiskOwner(Protocol):
-    """Whose disk it is, and its timers."""
+    """The owner of a disk, with its timers."""
 
     def burn(self) -> None:
         """Called before every effect that others could notice; may end the peer by raising."""
@@ -35,27 +35,28 @@ class DiskOwner(Protocol):
 
 @dataclass
 class MemoryDisk:
-    """What belongs to anchors is kept for `keep_rounds` of them; all blocks are."""
+    """A peer's disk in memory. It keeps all blocks, and for the newest `keep_rounds` anchors the contributions and
+    votes."""
 
     owner: DiskOwner
     genesis: ChainHead
     keep_rounds: int
     on_commit: Callable[[Block, ChainHead], None]
     acceptors: dict[bytes, tuple[int, Acceptor]] = field(default_factory=dict)
-    """For each instance the round of its anchor, and what a voter must not forget."""
+    """For each instance, the round of its anchor, and what a voter must not forget."""
     objects: dict[bytes, bytes] = field(default_factory=dict)
     blocks: list[Block] = field(default_factory=list)
     heads: list[ChainHead] = field(default_factory=list)
-    """Blocks of branches that were left, by the anchor each of them made."""
+    """The head after each block."""
     contributions: dict[bytes, tuple[int, ContributionHeader, list[bytes]]] = field(default_factory=dict)
-    """For each anchor its round, and what this peer offered for it."""
+    """For each anchor, its round, and this peer's contribution to it."""
 
     @property
     def head(self) -> ChainHead:
         return self.heads[-1] if self.heads else self.genesis
 
     def save_acceptor(self, acceptor: Acceptor) -> None:
-        """What a voter must not forget of one instance."""
+        """Save what a voter must not forget about one instance."""
         self.owner.burn()
         _, before = self.acceptors.get(acceptor.instance, (0, acceptor))
         assert before.promised <= acceptor.promised, f"{before.promised} was promised, now {acceptor.promised} is"
@@ -69,13 +70,13 @@ class MemoryDisk:
         self.objects[digest] = payload
 
     def accepted_update(self, acceptor: Acceptor | None) -> Update | None:
-        """The update that an acceptor names."""
+        """The update that an acceptor has accepted."""
         if acceptor is None or acceptor.accepted is None:
             return None
         return Update.from_bytes(self.objects[acceptor.accepted[1]])
 
     def store(self, digest: bytes, payload: bytes, done: Callable[[], None]) -> None:
-        """As `save_object`, and then say so."""
+        """Save an object as `save_object` does, then call `done`."""
         self.save_object(digest, payload)
         self.owner.later(0.0, done)
 
@@ -95,7 +96,7 @@ class MemoryDisk:
         return tuple(steps)[-self.keep_rounds :]
 
     def start_anew(self, other: Self) -> None:
-        """Have the chain of `other` in place of mine; what was promised and offered stays."""
+        """Replace this chain by that of `other`; promises and contributions stay."""
         self.blocks, self.heads = list(other.blocks), list(other.heads)
         self.objects |= other.objects
         self._sweep()
@@ -108,22 +109,22 @@ class MemoryDisk:
             del self.acceptors[instance]
 
     def save_contribution(self, header: ContributionHeader, payloads: list[bytes]) -> None:
-        """What this peer offers for the anchor that the header names."""
+        """Save this peer's contribution for the anchor in the header."""
         self.owner.burn()
         assert header.anchor not in self.contributions, "a contribution is written once per anchor"
         self.contributions[header.anchor] = (self.head.round, header, payloads)
 
     def header(self, anchor: bytes) -> ContributionHeader | None:
-        """What this peer pledged for `anchor`; None if it had not submitted."""
+        """This peer's contribution for `anchor`; None if it did not submit one."""
         return self.contributions[anchor][1] if anchor in self.contributions else None
 
     def blocks_after(self, anchor: bytes) -> tuple[Block, ...]:
-        """At most 16 blocks that follow `anchor`; none for an anchor that is not of this chain."""
+        """At most 16 blocks that follow `anchor`; none if the anchor is not in this chain."""
         first = next((i for i, block in enumerate(self.blocks) if block.update.parent == anchor), len(self.blocks))
         return tuple(self.blocks[first : first + 16])
 
     def my_part(self, anchor: bytes, part: int) -> tuple[tuple[bytes, ...], bytes] | None:
-        """(Merkle path, bytes) of a part of what this peer offered for `anchor`."""
+        """(Merkle path, bytes) of one part of this peer's contribution for `anchor`."""
         payloads = self.offered(anchor)
         if payloads is None:
             return None
@@ -131,7 +132,7 @@ class MemoryDisk:
         return merkle.path(leaves, part), payloads[part]
 
     def offered(self, anchor: bytes) -> list[bytes] | None:
-        """Every part of what this peer offered for `anchor`; None if it had not submitted."""
+        """All parts of this peer's contribution for `anchor`; None if it did not submit one."""
         return self.contributions[anchor][2] if anchor in self.contributions else None
 
 
@@ -140,15 +141,16 @@ class MemoryDisk:
 _PART = struct.Struct(">dQ")
 TOKEN_BYTES = _PART.size
 AGREEMENT = 0.3
-"""Cosine of a contribution with the last mean: honest peers agree about as much."""
+"""The cosine of a contribution with the last mean: honest peers agree about this much."""
 SHRINKS = 0.5
-"""The square norm of a mean, as a share of the mean of square norms: what differs between peers cancels."""
+"""The square norm of a mean, as a share of the mean of the square norms: differences between peers cancel."""
 BLOCKS_KEPT = 2
-"""Times `keep_rounds`: older ones nobody asks for, since whoever is so far behind takes a snapshot."""
+"""Blocks are kept for this many times `keep_rounds`. Nobody asks for older ones: a peer that is so far behind
+downloads a snapshot."""
 
 
 def part_of(square: float, number: int) -> bytes:
-    """The bytes that stand for a part with this square norm."""
+    """The bytes that represent a part with this square norm."""
     return _PART.pack(square, number & (1 << 64) - 1)
 
 
@@ -163,16 +165,16 @@ def is_finite(payload: bytes) -> bool:
 
 @dataclass
 class NormStore(MemoryDisk):
-    """A disk without a delay that forgets what is old, so that a long run takes no more memory than a short one.
+    """A disk without delay that forgets old data, so that a long run needs no more memory than a short one.
 
     `genesis` is the head before the oldest block that is kept.
     """
 
     keys_of_rounds: list[list[bytes]] = field(default_factory=list)
     saved: list[bytes] = field(default_factory=list)
-    """Since the newest anchor."""
+    """The digests saved since the newest anchor."""
     paths: dict[bytes, list[tuple[bytes, ...]]] = field(default_factory=dict)
-    """Merkle paths of what was offered for an anchor."""
+    """The Merkle paths of the contribution, by anchor."""
 
     def save_object(self, digest: bytes, payload: bytes) -> None:
         if digest not in self.objects:
@@ -180,12 +182,12 @@ class NormStore(MemoryDisk):
             self.objects[digest] = payload
 
     def store(self, digest: bytes, payload: bytes, done: Callable[[], None]) -> None:
-        """At once: writing sixteen bytes takes no time."""
+        """Save the object and call `done` at once: writing sixteen bytes needs no time."""
         self.save_object(digest, payload)
         done()
 
     def save_acceptor(self, acceptor: Acceptor) -> None:
-        """What a voter must not forget of one instance."""
+        """Save what a voter must not forget about one instance."""
         self.acceptors[acceptor.instance] = (self.head.round, acceptor)
 
     def commit(self, block: Block, head: ChainHead, awaited: frozenset[bytes]) -> None:
@@ -201,24 +203,24 @@ class NormStore(MemoryDisk):
                     self.objects.pop(digest, None)
 
     def save_contribution(self, header: ContributionHeader, payloads: list[bytes]) -> None:
-        """With the paths of its parts."""
+        """Save a contribution with the Merkle paths of its parts."""
         super().save_contribution(header, payloads)
         leaves = [digest_of(payload) for payload in payloads]
         self.paths = {anchor: paths for anchor, paths in self.paths.items() if anchor in self.contributions}
         self.paths[header.anchor] = [merkle.path(leaves, part) for part in range(len(leaves))]
 
     def my_part(self, anchor: bytes, part: int) -> tuple[tuple[bytes, ...], bytes] | None:
-        """(Merkle path, bytes) of a part of what this peer offered for `anchor`."""
+        """(Merkle path, bytes) of one part of this peer's contribution for `anchor`."""
         offered = self.contributions.get(anchor)
         return None if offered is None else (self.paths[anchor][part], offered[2][part])
 
     def start_anew(self, other: Self) -> None:
-        """With what belongs to the newest rounds of the other."""
+        """Replace this chain by that of `other`, with the keys of its newest rounds."""
         super().start_anew(other)
         self.keys_of_rounds = [list(keys) for keys in other.keys_of_rounds]
 
     def blocks_after(self, anchor: bytes) -> tuple[Block, ...]:
-        """At most 16 blocks that follow `anchor`; it is one of the newest more often than not."""
+        """At most 16 blocks that follow `anchor`. The search starts at the newest, since most anchors are recent."""
         for at in range(len(self.blocks) - 1, -1, -1):
             if self.blocks[at].update.parent == anchor:
                 return tuple(self.blocks[at : at + 16])
@@ -227,7 +229,8 @@ class NormStore(MemoryDisk):
 
 @dataclass
 class NormArithmetic:
-    """`peer.consensus.rounds.driver.ReductionPort` on such bytes: the same mean from the same parts and weights."""
+    """Implements `peer.consensus.rounds.driver.ReductionPort` for such bytes: the same parts and weights give the
+    same mean."""
 
     disk: MemoryDisk
     reduce_s: float
@@ -237,11 +240,11 @@ class NormArithmetic:
         self.parts[effect.place, effect.sender, effect.part] = (effect.path, effect.payload)
 
     def kept(self, place: object, giver: str, part: int) -> tuple[tuple[bytes, ...], bytes] | None:
-        """(Merkle path, bytes) of a part that is kept."""
+        """(Merkle path, bytes) of a part that was kept."""
         return self.parts.get((place, giver, part))
 
     def measure(self, payload: bytes, direction: bytes, done: Callable[[PartNorms], None]) -> None:
-        """Its norm, and how it agrees with the last mean."""
+        """Report the norm of a part, and its agreement with the last mean."""
         square, mean = square_of(payload), self.disk.load(direction)
         if mean is None:
             done(PartNorms(square))
@@ -250,7 +253,7 @@ class NormArithmetic:
         done(PartNorms(square, AGREEMENT * math.sqrt(square * last) if square >= 0 else square, last))
 
     def reduce(self, effect: ReducePart, done: Callable[[bytes], None]) -> None:
-        """The mean of the square norms, and a number that the parts give."""
+        """Make the mean of the square norms, with a number that depends on all parts."""
         squares, total, number = 0.0, sum(effect.weights), 0
         for member, weight in zip(effect.members, effect.weights, strict=True):
             payload = self.parts[effect.place, member, effect.part][1]
@@ -265,7 +268,7 @@ class NormArithmetic:
         )  # fmt: skip
 
     def check(self, effect: CheckMean, me: str, whole: bytes, mine: bytes | None, done: Callable[[str], None]) -> None:
-        """Nobody lies here, and means have no rows."""
+        """Accept every mean: no simulated peer lies about one, and these means have no rows."""
         done("")
 
     def check_row(self, effect: CheckRow, whole: bytes, done: Callable[[bool], None]) -> None:
@@ -277,7 +280,7 @@ class NormArithmetic:
 
 @dataclass(frozen=True)
 class ModelKeys:
-    """Signatures that only their author makes in this model: a hash of author and content."""
+    """Signatures of the model that only their author can make: a hash of author and content."""
 
     me: str
 

@@ -22,27 +22,27 @@ class OfRound:
     members: tuple[str, ...]
     tokens: int
     void: int
-    """Parts of which nobody could give a mean."""
+    """The number of parts without a mean."""
     parts: int
     ballot: int
     penalties: tuple[tuple[str, str], ...]
     """(peer, code)."""
     committed_at: list[float] = field(default_factory=list)
-    """When each peer had the new anchor, in virtual seconds."""
+    """The virtual times in seconds at which peers had the new anchor."""
 
 
 @dataclass
 class GroupTally:
-    """Of one group of peers, or of all."""
+    """The totals of one group of peers, or of all."""
 
     rounds: dict[int, OfRound] = field(default_factory=dict)
     aborts: set[tuple[int, int]] = field(default_factory=set)
     """(round, ballot)."""
     round_s: float = 0.0
     exposed_s: float = 0.0
-    """Both summed over peers."""
+    """Both are sums over peers."""
     commits: int = 0
-    """Summed over peers."""
+    """A sum over peers."""
     bytes_sent: int = 0
 
     def committed(self, update: Update, now: float, round_s: float, exposed_s: float, sent: int) -> None:
@@ -59,7 +59,7 @@ class GroupTally:
         self.aborts.add((event.round, event.ballot))
 
     def times(self) -> list[float]:
-        """When half of those who ever had it had each anchor, from the first round on."""
+        """For each anchor from the first round on, the median time at which peers had it."""
         return [median(self.rounds[number].committed_at) for number in sorted(self.rounds)]
 
     def penalties(self) -> Counter[str]:
@@ -76,32 +76,32 @@ def _of(update: Update) -> OfRound:
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """A run in a dozen numbers."""
+    """A run in a dozen values."""
 
     peers: int
     rounds: int
     seconds: float
-    """Virtual."""
+    """Virtual seconds."""
     rounds_per_hour: float
     tokens_per_s: float
-    """Of decided rounds, all peers together."""
+    """Tokens of decided rounds, summed over all peers."""
     exposed_share: float
-    """Of the time of its rounds in which a peer could make no inner step, on average."""
+    """The mean share of a round in which a peer could make no inner step."""
     median_round_s: float
     low_round_s: float
-    """Nine in ten rounds are between this and the next."""
+    """Nine in ten rounds last between `low_round_s` and `high_round_s`."""
     high_round_s: float
     members: float
-    """Per round, on average."""
+    """The mean number of members per round."""
     aborts: int
     later_ballots: int
     void_share: float
-    """Parts of which nobody could give a mean, of all."""
+    """The share of all parts that had no mean."""
     penalties: dict[str, int]
     bytes_sent: int
-    """By each peer in a round, on average."""
+    """The mean bytes that one peer sends in a round."""
     messages: int
-    """Of all peers in all rounds."""
+    """The total of all peers in all rounds."""
 
     def plain(self) -> dict[str, Any]:
         return {name: round(value, 6) if isinstance(value, float) else value for name, value in vars(self).items()}
@@ -128,6 +128,6 @@ def figures_of(tally: GroupTally, peers: int, fragments: int, messages: int) -> 
 
 
 def nine_in_ten(seconds: Sequence[float]) -> tuple[float, float]:
-    """What a twentieth of the rounds falls below, and what a twentieth exceeds."""
+    """The 5 % and 95 % quantiles of the rounds' durations."""
     low, high = np.quantile(seconds, (0.05, 0.95))
     return float(low), float(high)

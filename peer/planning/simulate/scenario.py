@@ -18,99 +18,100 @@ from peer.planning.plan.peer_set import HOME_FLOPS, Machine, PeerSpecs
 from peer.schema.spec import RunSpec
 
 ATTACKS = ("times_100", "nan", "zeros", "replay")
-"""What an attacker gives: a hundred times as much, no numbers, nothing (a free rider), the same again and again."""
+"""What an attacker contributes: a hundred times as much, no numbers, zeros (a free rider), or the same every time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PeerProfile:
-    """One peer: its machine and its line. 0 bits per second mean no cap."""
+    """The machine and line of one peer. 0 bits per second means no cap."""
 
     step_s: float
     """Seconds of an inner step."""
     spread: float = 0.0
-    """Standard deviation of the logarithm of its speed from round to round."""
+    """The standard deviation of the logarithm of its speed, between rounds."""
     submit_s: float = 0.05
-    """From its last step until what it gives is encoded and on disk."""
+    """Seconds from its last step until its contribution is encoded and on disk."""
     apply_s: float = 0.05
-    """From a commit until the new anchor is computed."""
+    """Seconds from a commit until the new anchor is computed."""
     reduce_s: float = 0.002
-    """To average one part."""
+    """Seconds to average one part."""
     upload_bps: float = 0.0
     download_bps: float = 0.0
     skew_s: float = 0.0
-    """How much its clock is ahead of Unix time."""
+    """The seconds by which its clock is ahead of Unix time."""
     attack: str = ""
     """One of `ATTACKS`, or empty."""
     attack_round: int = -1
-    """It attacks in the round from this anchor alone; -1: in all."""
+    """The round in which it attacks, by the round number of its anchor; -1: all rounds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChurnEvent:
-    """Something that happens to a peer at a time: `crash`, `return`, `leave`, `join`, `pause` or `resume`."""
+    """An event in the life of a peer: `crash`, `return`, `leave`, `join`, `pause` or `resume`."""
 
     at_s: float
     peer: int
-    """Counted from 0; whoever joins has the next free number."""
+    """Counted from 0; a peer that joins has the next free number."""
     what: str
     why: str = "PAUSED"
-    """Of a pause, as in `peer.node.limits.policy.Hold`: who is over its QUOTA leaves the network meanwhile."""
+    """The reason for a pause, as in `peer.node.limits.policy.Hold`: a peer that has used up its QUOTA leaves the
+    network meanwhile."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Churn:
-    """How peers come and go, per hour; or a schedule that was recorded."""
+    """How often peers come and go, per hour; or a recorded schedule."""
 
     crashes: float = 0.0
-    """Of each peer that is there."""
+    """Crashes per hour of each live peer."""
     leaves: float = 0.0
-    """Likewise, politely."""
+    """Orderly leaves per hour of each live peer."""
     joins: float = 0.0
-    """For each peer of the beginning: with as many joins as crashes and leaves the size stays about the same."""
+    """Joins per hour for each founder. If this equals crashes plus leaves, the size stays about the same."""
     back_s: float = 0.0
-    """A crashed peer is back after so long on average; 0: never."""
+    """The mean seconds until a crashed peer is back; 0: never."""
     schedule: tuple[ChurnEvent, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """A run on a swarm."""
+    """A run with its peers and their network."""
 
     spec: RunSpec
     layer_sizes: tuple[int, ...]
-    """Elements of each layer of the model."""
+    """The number of elements in each layer of the model."""
     machines: tuple[PeerProfile, ...]
-    """Of the founders; who joins later has that of one of them, in turn."""
+    """The machines of the founders. Each peer that joins later has the machine of one of them, in turn."""
     rounds: int
     seed: int = 0
     regions: Regions | None = None
-    """Delay and bandwidth between places, and between two peers of one place."""
+    """The delay and bandwidth between places, and within each place."""
     places: tuple[int, ...] = ()
-    """Of each founder its place; who joins later stands at that of one of them, in turn."""
+    """The place of each founder. Each peer that joins later has the place of one of them, in turn."""
     delay_s: tuple[float, float] = (0.01, 0.05)
-    """Without places: least and largest one-way delay of a pair."""
+    """Without places: the smallest and largest one-way delay of a pair."""
     churn: Churn = field(default_factory=Churn)
     part_elements: int = 0
-    """Largest part, where it is not to be the spec's."""
+    """The largest size of a part; 0: as in the spec."""
 
     @property
     def step_tokens(self) -> int:
-        """Tokens of an inner step."""
+        """The number of tokens in an inner step."""
         return self.spec.inner.accumulation * self.spec.inner.sequences * self.spec.model.context
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """Of the whole model."""
+        """The parts of the whole model."""
         return cut(self.layer_sizes, self.part_elements or self.spec.codec.part_elements)
 
 
 SUBMIT_S, APPLY_S, REDUCE_S = 4e-9, 6e-9, 2e-9
-"""Per parameter: to encode what is given, to take the outer step, to add one part to a mean. One core;
-assumptions, where nothing is declared."""
+"""Seconds per parameter, on one core: to encode a contribution, to make the outer step, and to add one part to a
+mean. Assumptions, where nothing is declared."""
 MOST_DIGITS = 5
-"""Of a number of attackers."""
+"""The maximum for a number of attackers."""
 LEAST_S = 0.02
-"""Files and messages between trainer and link take as much in any case."""
+"""The minimum time that files and messages between trainer and link need."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,10 +121,10 @@ class ScenarioOptions:
     spec: RunSpec
     shape: ModelShape
     declared: PeerSpecs | None = None
-    """Machines that are declared one by one; else `peers` of one kind."""
+    """Machines that are declared one by one; None: `peers` machines of one kind."""
     peers: int = 4
     step_s: float = 0.0
-    """0: what a home GPU of the planner takes."""
+    """0: as long as the planner expects of a home GPU."""
     spread: float = 0.0
     upload_mbps: float = 0.0
     download_mbps: float = 0.0
@@ -133,11 +134,11 @@ class ScenarioOptions:
     attackers: tuple[str, ...] = ()
     """One attack for each attacker."""
     skew_s: float = 0.0
-    """Largest error of a clock, either way."""
+    """The largest error of a clock in seconds, either way."""
     seed: int = 0
 
     def setting(self) -> Scenario:
-        """Raises BadInput for what cannot be."""
+        """The scenario. Raises BadInput for impossible options."""
         peers = len(self.declared.machines) if self.declared else self.peers
         if len(self.attackers) > peers:
             raise BadInput(f"--attackers names {len(self.attackers)}, and there are {peers} peers")
@@ -176,7 +177,7 @@ class ScenarioOptions:
         )  # fmt: skip
 
     def _regions(self, peers: int) -> tuple[Regions | None, tuple[int, ...]]:
-        """What lies between peers, and the place of each."""
+        """The network between peers by places, and the place of each peer."""
         if self.preset:
             regions = preset(self.preset)
             return regions, tuple(regions.spread(peers).tolist())
@@ -187,7 +188,7 @@ class ScenarioOptions:
 
 
 def read_attackers(text: str) -> tuple[str, ...]:
-    """`times_100=2,nan=1`: so many peers of each kind. Raises BadInput."""
+    """The attackers in a text such as `times_100=2,nan=1`, with the number of each kind. Raises BadInput."""
     found: list[str] = []
     for word in text.split(","):
         name, _, count = word.strip().partition("=")
@@ -204,7 +205,7 @@ WHAT = ("crash", "return", "leave", "join", "pause", "resume")
 
 
 def changes_of(churn: Churn, founders: int, seed: int, until_s: float) -> tuple[ChurnEvent, ...]:
-    """Everything that happens before `until_s`, in order. Each peer has dice of its own."""
+    """All events before `until_s`, in order. Each peer has its own random numbers."""
     if churn.schedule:
         return churn.schedule
     found: list[tuple[float, int, str]] = []
@@ -248,9 +249,10 @@ def _life(churn: Churn, peer: int, at: float, dice: Random, until_s: float) -> l
 
 
 def read_churn(text: str) -> Churn:
-    """`crash=0.1,leave=0.05,join=0.1,back=600` (per hour, and seconds), or a file of recorded changes.
+    """The churn in a text such as `crash=0.1,leave=0.05,join=0.1,back=600` (per hour, and seconds), or in a file of
+    recorded changes.
 
-    A line of the file is `{"t": 12.5, "peer": 3, "do": "crash"}`; one that pauses may say `"why": "QUOTA"`. Raises
+    A line of the file is `{"t": 12.5, "peer": 3, "do": "crash"}`; one with "pause" may contain `"why": "QUOTA"`. Raises
     BadInput.
     """
     path = Path(text)

@@ -59,18 +59,18 @@ AS_IT_IS = Framing(
     decode=lambda frame: frame,  # type: ignore[arg-type, return-value]
     is_voters=lambda frame: False,
 )
-"""Messages are passed on whole: who gets one cannot change it."""
+"""Messages are passed on as objects: a receiver cannot change them."""
 GOODBYE_S = 1.2
-"""A peer that leaves stays so long for the commit of an exchange that goes on, and for its last words."""
+"""How long a leaving peer stays to commit an exchange in progress, and to say goodbye."""
 NORM_PER_ROOT = 1e-3
-"""Of a step's pseudo-gradient per element. Only ratios of norms matter."""
+"""The norm of a step's pseudo-gradient, per square root of its elements. Only ratios of norms matter."""
 RESIDUE = {"float32": 0.0, "float16": 3e-4, "int8": 0.006, "int4": 0.1, "sparse": 0.9}
-"""Norm of what encoding leaves in the residual, as a share of what is encoded: rounding within a block of 64 normal
-values, whose largest is 2.4 deviations; of the sparse code nearly all stays."""
+"""The norm of what encoding leaves in the residual, as a share of what is encoded. It is rounding within a block of
+64 normal values, the largest of which is 2.4 standard deviations. The sparse code leaves nearly everything."""
 
 
 class SimulatedPeer(SwarmPeer):
-    """One peer of a group of a simulated run."""
+    """One peer of a simulated run."""
 
     world: Group
     disk: NormStore
@@ -85,12 +85,12 @@ class SimulatedPeer(SwarmPeer):
         self.machine, self.title = machine, title
         self.dice = Random(f"{world.seed} peer {name}")
         self.events = 0
-        """Lines told so far."""
+        """The number of events reported so far."""
         self.leaving = False
         self._residue: dict[int, float] = {}
-        """By fragment, what encoding left of the newest contribution: square norm per element."""
+        """By fragment, what encoding the newest contribution left in the residual: square norm per element."""
         self._step_s = machine.step_s
-        """Of this round."""
+        """Seconds of an inner step in this round."""
         self.ticks = 0
         if donor is not None:
             self.disk.start_anew(donor.disk)
@@ -105,13 +105,13 @@ class SimulatedPeer(SwarmPeer):
     # ---- life and death ----
 
     def recover(self) -> None:
-        """What is on disk is all there is; the steps of this round are gone."""
+        """Restore the state from disk; the inner steps of this round are lost."""
         self._noted: dict[str, tuple[Heartbeat, float]] = {}
         self.progress = RoundProgress(self.world.spec, self.name, self.world.parts)
         self.progress.stand_at(self.disk.head.round)
 
     def connect(self) -> Streams:
-        """A new end of the links."""
+        """Returns a new end in the network."""
         machine = self.machine
         self.line = self.world.network.connect(self.name, machine.upload_bps, machine.download_bps)
         self._counted = (0, 0)
@@ -129,7 +129,7 @@ class SimulatedPeer(SwarmPeer):
         return self.dice.random()
 
     def burn(self) -> None:
-        """Nothing: a simulated crash falls between two events."""
+        """Does nothing: a simulated crash happens between two events."""
 
     def crash(self) -> None:
         super().crash()
@@ -137,19 +137,20 @@ class SimulatedPeer(SwarmPeer):
         self.tell(PeerStateChanged(state="GONE", why="crashed"))
 
     def resync(self, why: str) -> None:
-        """Told by the driver: go on from the snapshot of another."""
+        """Called by the driver: continue from the snapshot of another peer."""
         self.world.begin_anew(self)
         raise Crashed
 
     def leave(self) -> None:
-        """Its owner asks it to."""
+        """Called when the owner asks the peer to leave."""
         self.leaving = True
         self.feed(LeaveAsked(self.now))
         if isinstance(self.life.connection, Offline):
             self._end()
 
     def say(self, message: ipc.AnyToLink) -> None:
-        """One that leaves takes part in the exchange that goes on; one that has finished the run goes on voting."""
+        """Pass on a message of the trainer. A leaving peer takes part in the exchange in progress; one that has
+        finished the run continues to vote."""
         match message:
             case ipc.Leave(finished=False):
                 self.deliver(Leaving(self.now))
@@ -163,7 +164,7 @@ class SimulatedPeer(SwarmPeer):
         super().say(message)
 
     def _end(self) -> None:
-        """Gone for good, or until it may use the line again."""
+        """The peer is gone, for good or until it may use the line again."""
         self.world.network.disconnect(self.name)
         self.world.board.pop(self.name, None)
         self.driver.close()
@@ -182,10 +183,10 @@ class SimulatedPeer(SwarmPeer):
     # ---- what it hears ----
 
     def on_frame(self, sender: str, frame: Any) -> None:
-        """A HEAD that only says who is there is noted, and read together with the next message that says more.
+        """Note a heartbeat that only shows presence, and process it together with the next message that says more.
 
-        That is one of a peer that stands where this one stands and is not ready: it changes when its author was heard,
-        and nothing else, for a peer that is in step. Half of all messages are such.
+        Such a heartbeat comes from a peer at the same anchor that is not ready. For a peer that is in step, it changes
+        nothing but when its author was heard. Half of all messages are of this kind.
         """
         state = self.driver.state
         if type(frame) is Heartbeat and frame.anchor == state.head.anchor and not frame.ready and state.in_step:
@@ -198,7 +199,8 @@ class SimulatedPeer(SwarmPeer):
         super().on_frame(sender, frame)
 
     def board_s(self) -> float:
-        """Whoever is in step has heard of all by their own HEADs, and finds newcomers on the board soon enough."""
+        """Seconds between two looks at the board. A peer that is in step hears all others directly, and finds
+        newcomers on the board soon enough."""
         return HEAD_EVERY_S if self.driver.state.in_step else READ_BOARD_S
 
     def _note(self, sender: str, head: Heartbeat, before: Heartbeat, before_at: float) -> None:
@@ -236,7 +238,7 @@ class SimulatedPeer(SwarmPeer):
         self.later(TICK_S if waits else max(TICK_S, idle_s), self._tick, self.ticks)
 
     def tick_soon(self) -> None:
-        """It waits for something from now on."""
+        """Tick soon, because from now on the peer waits for something."""
         self.ticks += 1
         self.later(TICK_S * self.chance(), self._tick, self.ticks)
 
@@ -268,7 +270,7 @@ class SimulatedPeer(SwarmPeer):
         )  # fmt: skip
 
     def step_s(self) -> float:
-        """As fast as it is in this round."""
+        """The seconds of a step, drawn anew for each round."""
         life = self.life
         assert isinstance(life.work, Step)
         if not life.trainer.step:
@@ -306,7 +308,7 @@ class SimulatedPeer(SwarmPeer):
         return None
 
     def _offer(self, anchor: bytes) -> None:
-        """Written once per anchor: a peer that stands here again after a crash offers the same bytes."""
+        """Write the contribution, once per anchor: after a crash, a peer at the same anchor offers the same bytes."""
         if self.disk.header(anchor) is not None:
             self.progress.offer_again(anchor)
             return
@@ -320,7 +322,7 @@ class SimulatedPeer(SwarmPeer):
         self.disk.save_contribution(header, payloads)
 
     def _payloads(self, round: int, steps: int) -> list[bytes]:
-        """A norm for each part, with the spread that honest norms have, or what an attacker makes of it."""
+        """A norm for each part, with the spread of honest norms, or as an attacker changes it."""
         attack = self.machine.attack if self.machine.attack_round in (-1, round) else ""
         seed = zlib.crc32(f"{self.name} {0 if attack == 'replay' else round}".encode())
         size = NORM_PER_ROOT**2
@@ -363,5 +365,5 @@ class SimulatedPeer(SwarmPeer):
 
 
 def state_of(anchor: bytes) -> bytes:
-    """H(θ, m): the same for all who stand at one anchor."""
+    """H(θ, m): equal for all peers at one anchor."""
     return digest_of(b"state" + anchor)

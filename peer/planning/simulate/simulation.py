@@ -8,7 +8,7 @@ from peer.planning.simulate.scenario import ScenarioOptions
 
 
 def simulate(asked: ScenarioOptions, *, sink: Sink | None = None) -> Summary:
-    """Simulate what was asked for. Raises BadInput for what cannot be."""
+    """Simulate the scenario that the options describe. Raises BadInput for impossible options."""
     setting = asked.setting()
     group = Group(setting, sink=sink)
     group.run()

@@ -28,28 +28,28 @@ from peer.schema.events import Event as Reported
 from peer.schema.spec import RunSpec
 
 MEET_AGAIN_S = 20.0
-"""A peer that was silent for so long is looked for there again."""
+"""A peer that has been silent for this long is looked up on the board again."""
 READ_BOARD_S = 3.0
-"""How often a peer looks on the board for others that it has not heard of."""
+"""Seconds between two looks at the board for peers that were not heard."""
 IN_ONE_PROCESS = Framing(decode=lru_cache(256)(decode_sealed), open=lru_cache(256)(open_one))
-"""Of a frame that several peers receive the first decodes it for all: nobody can change a message."""
+"""A frame with several receivers is decoded once for all: nobody can change a message."""
 
 
 class Crashed(Exception):
-    """The peer ends here: nothing after this effect happens."""
+    """Ends the peer here: nothing after this effect happens."""
 
 
 class PeerLinks(Protocol):
-    """What carries frames between the peers."""
+    """Carries frames between the peers."""
 
     def disconnect(self, peer_id: str) -> None:
         """Frames to and from the peer are lost until it connects again."""
 
     def stall(self, peer_id: str, until_s: float) -> None:
-        """What arrives before then is delivered at that moment."""
+        """Frames that arrive before `until_s` are delivered then."""
 
     def is_parted(self, source: str, to: str) -> bool:
-        """Whether nothing passes from `source` to `to`."""
+        """Whether frames from `source` to `to` are blocked."""
 
 
 class PeerWorld(Protocol):
@@ -57,19 +57,19 @@ class PeerWorld(Protocol):
 
     @property
     def scheduler(self) -> Scheduler:
-        """The virtual clock."""
+        """The virtual clock, which runs calls."""
 
     @property
     def network(self) -> PeerLinks:
-        """What carries frames."""
+        """The network that carries frames."""
 
     @property
     def genesis(self) -> ChainHead:
-        """Where the chain begins."""
+        """The head at which the chain begins."""
 
     @property
     def board(self) -> dict[str, Heartbeat]:
-        """What newcomers read."""
+        """The heartbeats that newcomers read, by author."""
 
     @property
     def now(self) -> float:
@@ -77,14 +77,14 @@ class PeerWorld(Protocol):
 
     @property
     def run_spec(self) -> RunSpec:
-        """What the lifecycle of each goes by."""
+        """The spec that each peer's lifecycle follows."""
 
     def rules(self, name: str) -> Rules:
         """The rules of a peer."""
 
 
 class SwarmPeer(LifeHost):
-    """One peer of a swarm."""
+    """One peer of a simulated swarm."""
 
     def __init__(self, world: PeerWorld, name: str, disk: MemoryDisk) -> None:
         self.world, self.name, self.disk = world, name, disk
@@ -113,7 +113,7 @@ class SwarmPeer(LifeHost):
         self.later(0.0, self.start)
 
     def open_link(self) -> None:
-        """Begin to take part with what is on disk."""
+        """Take part with the state on disk."""
         streams = self.connect()
         self.driver = self.make_driver(streams)
         streams.listen(self._guarded(self.on_frame))
@@ -122,22 +122,22 @@ class SwarmPeer(LifeHost):
 
     @abstractmethod
     def recover(self) -> None:
-        """Have in memory what was on disk."""
+        """Restore the state in memory from disk."""
 
     @abstractmethod
     def connect(self) -> Streams:
-        """New streams for a new life."""
+        """Returns new streams for a new life."""
 
     @abstractmethod
     def make_driver(self, streams: Streams) -> Driver:
-        """The driver of a new life; it begins in `state_on_disk`."""
+        """Returns the driver of a new life; it begins with `state_on_disk`."""
 
     @abstractmethod
     def chance(self) -> float:
-        """Uniform, 0 ≤ x < 1: where in their periods its timers begin."""
+        """A uniform random number, 0 ≤ x < 1: the phase at which a timer begins."""
 
     def state_on_disk(self) -> State:
-        """The state of a machine that starts from what is on disk."""
+        """The state of a round machine that starts from the disk."""
         disk, world = self.disk, self.world
         acceptors, heads = disk.load_acceptors(), (disk.genesis, *disk.heads)
         return begin(
@@ -150,12 +150,12 @@ class SwarmPeer(LifeHost):
         )  # fmt: skip
 
     def crash(self) -> None:
-        """Everything in memory is gone."""
+        """The peer loses everything in memory."""
         self.alive = False
         self.world.network.disconnect(self.name)
 
     def stall(self, seconds: float) -> None:
-        """Nothing in, nothing out, timers late."""
+        """For this time the peer receives and sends nothing, and its timers are late."""
         self.stalled_until = self.world.now + seconds
         self.world.network.stall(self.name, self.stalled_until)
 
@@ -164,7 +164,7 @@ class SwarmPeer(LifeHost):
         """Called before every effect that others could notice; may raise `Crashed`."""
 
     def later(self, delay_s: float, call: Callable[..., None], *args: object) -> None:
-        """Run `call` after `delay_s`, or when a stall is over, if this life lasts."""
+        """Run `call` after `delay_s`, or when a stall is over, if this life still lasts then."""
         self.world.scheduler.call_in(delay_s, self._guarded(call), *args)
 
     def _guarded(self, call: Callable[..., None]) -> Callable[..., None]:
@@ -195,18 +195,18 @@ class SwarmPeer(LifeHost):
         self.deliver(Tick(self.world.now))
 
     def publish(self, head: Heartbeat) -> None:
-        """Have newcomers read it."""
+        """Put the heartbeat on the board for newcomers."""
         self.world.board[self.name] = head
 
     def _follow_board(self) -> None:
-        """Whoever says nothing to this peer is found here, as by `peer.network.link.discovery`."""
+        """Find peers from which nothing was heard, as `peer.network.link.discovery` does."""
         self.later(self.board_s(), self._follow_board)
         for author, head in sorted(self.world.board.items()):
             if author != self.name and self._is_news(author, head) and not self.is_cut_off(author):
                 self.deliver(Received(self.world.now, author, head))
 
     def board_s(self) -> float:
-        """How long until it looks there again."""
+        """Seconds until the next look at the board."""
         return READ_BOARD_S
 
     def _is_news(self, author: str, head: Heartbeat) -> bool:
@@ -214,9 +214,9 @@ class SwarmPeer(LifeHost):
         return heard is None or (self.world.now - heard_at > MEET_AGAIN_S and heard.anchor != head.anchor)
 
     def is_cut_off(self, other: str) -> bool:
-        """Whether the network lets nothing pass from another peer; then the board is split likewise."""
+        """Whether the network blocks everything from another peer; then the board is split in the same way."""
         return self.world.network.is_parted(other, self.name)
 
     @abstractmethod
     def report(self, event: Reported) -> None:
-        """Told by the driver."""
+        """Called by the driver."""

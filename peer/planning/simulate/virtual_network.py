@@ -38,20 +38,20 @@ from peer.consensus.protocol.messages import (
 from peer.planning.simulate.memory_network import Departures, Scheduler
 
 Delay = Callable[[str, str], float]
-"""Seconds one way from a peer to another."""
+"""The one-way delay in seconds from one peer to another."""
 Pair = Callable[[str, str], float]
-"""Bits per second from a peer to another; 0 for no limit."""
+"""The bandwidth in bits per second from one peer to another; 0 for no limit."""
 SizeOf = Callable[[Any], int]
-"""Bytes that a message takes on the wire."""
+"""The size of a message on the wire in bytes."""
 
 
 class VirtualNetwork:
-    """Connects simulated peers."""
+    """Connects simulated peers, with delays and bandwidths."""
 
     def __init__(self, scheduler: Scheduler, dice: Random, delay: Delay, pair_bps: Pair, size_of: SizeOf) -> None:
         self.scheduler, self.size_of = scheduler, size_of
         self.messages = 0
-        """Delivered so far."""
+        """The number of messages delivered so far."""
         self.departures = Departures(scheduler)
         self._dice, self._delay, self._pair_bps = dice, delay, pair_bps
         self._ends: dict[str, VirtualLink] = {}
@@ -60,7 +60,7 @@ class VirtualNetwork:
         self._order: dict[str, int] = {}
 
     def connect(self, peer_id: str, upload_bps: float, download_bps: float) -> VirtualLink:
-        """The peer's end; connecting again replaces the one before."""
+        """Returns the peer's end; connecting again replaces the previous end."""
         self.departures.returned(peer_id)
         number = self._order.setdefault(peer_id, len(self._order))
         self._ends[peer_id] = line = VirtualLink(self, peer_id, number, upload_bps, download_bps)
@@ -72,15 +72,15 @@ class VirtualNetwork:
         self.departures.left(peer_id)
 
     def stall(self, peer_id: str, until_s: float) -> None:
-        """What arrives before then is delivered at that moment."""
+        """Messages that arrive before `until_s` are delivered then."""
         self._stalled_until[peer_id] = until_s
 
     def is_parted(self, source: str, to: str) -> bool:
-        """Simulated networks do not fall apart."""
+        """Returns False: simulated networks have no partitions."""
         return False
 
     def number(self, peer_id: str) -> int:
-        """The place of a peer among all that ever connected."""
+        """The number of a peer, in the order in which peers first connected."""
         return self._order.get(peer_id, 0)
 
     def way(self, source: str, to: str) -> Path:
@@ -90,7 +90,7 @@ class VirtualNetwork:
         return found
 
     def arrive(self, line: VirtualLink, to: str, message: Any, size_bytes: int, began_s: float, bulk: bool) -> None:
-        """The last bit has come to the receiver's line."""
+        """The last bit of a message has arrived at the receiver's line."""
         end = self._ends.get(to)
         if end is None or self._ends.get(line.peer_id) is not line:
             return
@@ -116,7 +116,7 @@ class VirtualNetwork:
 
 
 class Path:
-    """From one peer to another."""
+    """The path from one peer to another."""
 
     __slots__ = ("bps", "delay_s", "free_at")
 
@@ -139,22 +139,22 @@ class VirtualLink:
         self._upload_bps, self.download_bps = upload_bps, download_bps
         self.bytes_sent = self.bytes_received = 0
         self.free_at = 0.0
-        """When its download has nothing more to let pass."""
+        """The time at which its download will be idle."""
         self.on_frame: OnFrame | None = None
         self._waiting: dict[str, deque[MakeFrame]] = {}
         self._last, self._busy = number, False
 
     def listen(self, on_frame: OnFrame) -> None:
-        """Set the listener. Messages that arrive before are dropped."""
+        """Set the listener. Messages that arrive earlier are dropped."""
         self.on_frame = on_frame
 
     @property
     def unreachable(self) -> frozenset[str]:
-        """Whoever has disconnected."""
+        """The peers that have disconnected."""
         return self._links.departures.noticed
 
     def send(self, to: str, frame: Any) -> None:
-        """A small message: it takes its own time on the slowest line of its way, and keeps nobody waiting."""
+        """Send a small message: it needs its own time on the slowest line of its path, and delays no other message."""
         links = self._links
         size = links.size_of(frame)
         self.bytes_sent += size
@@ -165,7 +165,7 @@ class VirtualLink:
         links.scheduler.call_at(now + way.delay_s + took_s, links.arrive, self, to, frame, size, now, False)
 
     def send_bulk(self, to: str, make_frame: MakeFrame) -> None:
-        """A large message, made when its turn comes."""
+        """Queue a large message, which is made when its turn comes."""
         self._waiting.setdefault(to, deque()).append(make_frame)
         if not self._busy:
             self._serve()
@@ -197,7 +197,7 @@ class VirtualLink:
         self._serve()
 
     def _next(self) -> str:
-        """Receivers in turn, by their numbers: the first after whoever had its turn last."""
+        """The next receiver, in turn by number: the first one after the last served."""
         number, last = self._links.number, self._last
         to = next(iter(self._waiting))
         if len(self._waiting) > 1:
@@ -208,7 +208,7 @@ class VirtualLink:
 
 PLACE, DIGEST, SIGNATURE = 73, 34, 66
 PEER = 54
-"""A peer id of libp2p with its length."""
+"""A libp2p peer id with its length."""
 PLEDGE = PEER + 2 * DIGEST + SIGNATURE + 24
 RANGE = 12
 """One range of data in a header."""
@@ -217,10 +217,11 @@ LEAST = 90
 
 
 class Sizes:
-    """Of the messages of one run. `token_bytes` is what stands for a part in a simulation, `part_bytes` what it takes.
+    """The sizes of the messages in one run. `token_bytes` is the size of what represents a part in the simulation,
+    `part_bytes` the real sizes.
 
-    Parts of different sizes are told apart by their number in the fragment that a round averages; where a message does
-    not say its round, as an answer to FETCH, a part takes the mean of all.
+    Parts of different sizes are told apart by their number in the fragment that a round averages. Where a message does
+    not name its round, as an answer to FETCH, a part counts with the mean size.
     """
 
     def __init__(self, part_bytes: Sequence[int], mean_bytes: Sequence[int], token_bytes: int, row_bytes: int) -> None:
@@ -232,7 +233,7 @@ class Sizes:
         self._newest: tuple[bytes, int] = (b"", 0)
 
     def of(self, message: Message) -> int:
-        """Bytes of a frame. What goes to many is looked at once."""
+        """The bytes of a frame. A message to many receivers is measured once."""
         if message is not self._last:
             self._last, self._last_bytes = message, self._of(message)
         return self._last_bytes
@@ -271,14 +272,14 @@ class Sizes:
         return LEAST
 
     def _update(self, update: Update) -> int:
-        """Of the newest update, about which nearly all talk, it is known."""
+        """The size of an update. That of the newest one is remembered, since nearly all messages are about it."""
         if update.digest != self._newest[0]:
             self._newest = update.digest, update_bytes(update)
         return self._newest[1]
 
 
 def update_bytes(update: Update) -> int:
-    """Of an update as it stands in a proposal or in the chain."""
+    """The bytes of an update as it appears in a proposal or in the chain."""
     layers, members = len(update.weights), len(update.members)
     return (
         2 * DIGEST + PEER + 60

@@ -19,7 +19,7 @@ from tui.swarm.snapshot import PeerView, Point, SwarmState
 from tui.text.units import format_count, format_elapsed
 
 CHARTS = ("loss", "norm", "tokens", "rate")
-"""In the order in which they get room."""
+"""The charts in the order in which they get space."""
 
 TITLES = {
     "loss": "loss, nats per token",
@@ -31,18 +31,18 @@ TITLES = {
 AXES = ("tokens", "rounds", "time")
 
 ROWS_EACH = 7
-"""Lines that a chart needs."""
+"""The lines that a chart needs."""
 
 MOST_ZOOM = 10
-"""Each step shows the newer half of what was shown."""
+"""The number of zoom steps; each shows the newer half of what was visible."""
 
 
 Curve = tuple[str, Sequence[Point], str, int, bool]
-"""Name, points, marker, number of its colour, and whether every point is marked."""
+"""Name, points, marker, index of its colour, and whether every point is marked."""
 
 
 class LearningPanel(Panel):
-    """As many of the chosen charts as have room; in a small terminal their newest values in words."""
+    """As many of the chosen charts as fit; in a small terminal their newest values in words."""
 
     TITLE = "Learning"
     BINDINGS = bindings("learning")
@@ -92,12 +92,12 @@ class LearningPanel(Panel):
         self.redraw()
 
     def action_choose(self, name: str) -> None:
-        """Show or hide a chart; the last one stays."""
+        """Show or hide a chart; the last one cannot be hidden."""
         self.chosen = self.chosen ^ {name} or self.chosen
         self.redraw()
 
     def _fitting(self, view: View) -> list[str]:
-        """The chosen charts that there is room for; none where words say more. Sets the columns of the grid."""
+        """The chosen charts that fit; none if words say more. Sets the columns of the grid."""
         chosen = [name for name in CHARTS if name in self.chosen]
         height = self.content_size.height - 1
         if view.mini or height < ROWS_EACH:
@@ -132,12 +132,12 @@ class LearningPanel(Panel):
 
 
 def peer_of(view: View) -> PeerView | None:
-    """Whose own curves are drawn: the volunteer's, or without one the peer that is selected."""
+    """The peer whose own curves are drawn: the volunteer's, or else the selected one."""
     return view.mine or view.swarm.peers.get(view.selected)
 
 
 def range_of(axis: str, view: View, peer: PeerView | None) -> tuple[float, float]:
-    """From the first to the newest point of any curve."""
+    """The range from the first to the newest point of any curve."""
     swarm = view.swarm
     curves = [swarm.evaluations, swarm.training, swarm.speeds, *((peer.losses, peer.norms) if peer else ())]
     xs = [_x(axis, curve[index], swarm) for curve in curves if curve for index in (0, -1)]
@@ -145,7 +145,8 @@ def range_of(axis: str, view: View, peer: PeerView | None) -> tuple[float, float
 
 
 def plot_of(name: str, axis: str, view: View, peer: PeerView | None, low: float, high: float, columns: int) -> Plot:
-    """One of `CHARTS` over one of `AXES`, from `low` to `high`, with the curve of one peer beside the swarm's."""
+    """One of `CHARTS` over one of `AXES`, from `low` to `high`, with the curve of one peer in addition to the
+    swarm's."""
     made = []
     for curve_name, points, marker, ink, marked in curves_of(name, view, peer):
         known = {_x(axis, point, view.swarm): point.value for point in points}  # of a round what was told last
@@ -165,7 +166,7 @@ def _x(axis: str, point: Point, swarm: SwarmState) -> float:
 
 
 def curves_of(name: str, view: View, peer: PeerView | None) -> list[Curve]:
-    """Those of a chart: the swarm's, and last the peer's."""
+    """The curves of a chart: those of the swarm, and last that of the peer."""
     swarm = view.swarm
     own: Sequence[Point] = ()
     common: list[Curve] = []

@@ -47,17 +47,18 @@ from tui.text.units import (
 )
 
 TWO_COLUMNS, ROOMY = 120, 48
-"""Cells from which the page has two columns; lines from which a volunteer's has the other peers, too."""
+"""From this number of cells on, the page has two columns; from this number of lines on, a volunteer's page also
+shows the other peers."""
 ROOMY_CELLS = 80
-"""Of a column, from which bars are long and penalties are told in words."""
+"""From this width of a column in cells on, bars are long and penalties are described in words."""
 LEAST_ROWS = 8
-"""Of a chart."""
+"""The lines that a chart needs."""
 NEWEST = 3 / 4
-"""Of the run that charts show: the fall at its beginning would leave no height for the present."""
+"""The newest part of the run that charts show: the fall at its beginning would leave no height for the present."""
 
 
 class HomePanel(Panel):
-    """State first, then what needs a look; charts take the room that is left."""
+    """The state comes first, then what needs attention; charts get the remaining space."""
 
     TITLE = "Home"
 
@@ -83,7 +84,7 @@ class HomePanel(Panel):
 
     @property
     def _room(self) -> int:
-        """Lines of the page, but for the empty one above a chart."""
+        """The lines of the page, except for the empty one above a chart."""
         return self.content_size.height - 1
 
     def _show_chart(self, name: str, view: View, rows: int) -> None:
@@ -97,7 +98,7 @@ class HomePanel(Panel):
 
 
 def _add_left(sheet: FactSheet, view: View) -> None:
-    """The run, my peer's round, and how the model gets on."""
+    """The left side: the run, my peer's round, and how the model learns."""
     mine = view.mine
     if mine is not None and has_holds(view):
         sheet.heading("Held up" if view.status and view.status.paused else "Slowed down", "key 7 shows what you allow")
@@ -112,7 +113,8 @@ def _add_left(sheet: FactSheet, view: View) -> None:
 
 
 def _add_right(sheet: FactSheet, view: View, *, roomy: bool) -> None:
-    """What my peer is worth and needs, or who is in the swarm; what needs a look; the last rounds."""
+    """The right side: my peer's credit and machine, or the peers of the swarm; what needs attention; the last
+    rounds."""
     if view.mine is None:
         add_peers(sheet, view)
     else:
@@ -129,7 +131,7 @@ def _add_right(sheet: FactSheet, view: View, *, roomy: bool) -> None:
 
 
 def add_run(sheet: FactSheet, view: View) -> None:
-    """What it is, how far it is, and until when it lasts; to who only watches its newest round, too."""
+    """The run's model, its progress, and its expected end; for a watcher also the newest round."""
     swarm = view.swarm
     sheet.heading("Run")
     parameters = figures.parameters(swarm)
@@ -150,7 +152,7 @@ def add_run(sheet: FactSheet, view: View) -> None:
 
 
 def _bar(sheet: FactSheet, view: View, done: int, whole: int) -> Text:
-    """━━━━━━━━━━─────── 21 of 40, with room for how long it takes beside it."""
+    """━━━━━━━━━━─────── 21 of 40, with space for a duration after it."""
     width = max(4, min(40, sheet.room - (14 if view.mini else 34)))
     full, rest = draw_bar(done / max(1, whole), width, view.glyphs)
     return Text.assemble((full, view.ink.good), (rest, view.ink.track), (f" {done} of {whole}", view.ink.text))
@@ -179,7 +181,7 @@ def _add_round(sheet: FactSheet, view: View, mine: PeerView) -> None:
 
 
 def add_learning(sheet: FactSheet, view: View) -> None:
-    """In words, with small curves where large ones have no room."""
+    """The state of learning in words, with small curves where large ones do not fit."""
     swarm, mine, dense = view.swarm, view.mine, view.height < TALL
     sheet.heading("Learning")
     held_out = figures.held_out(swarm)
@@ -201,7 +203,7 @@ def add_learning(sheet: FactSheet, view: View) -> None:
 
 
 def add_speed(sheet: FactSheet, view: View, peer: PeerView | None) -> None:
-    """That of a peer, or the run's."""
+    """The speed of a peer, or of the run."""
     speed = figures.device_speed(view.swarm, peer, view.now) if peer is not None else figures.throughput(view.swarm)
     when = "" if view.mini else " counted" if peer is None else " while it computes"
     told = f"{format_count(speed)} tokens/s{when}" if speed is not None else MISSING
@@ -209,7 +211,7 @@ def add_speed(sheet: FactSheet, view: View, peer: PeerView | None) -> None:
 
 
 def add_sample(sheet: FactSheet, view: View) -> None:
-    """The newest one, in about two lines; nothing where the run has no prompts."""
+    """The newest sample, in about two lines; nothing if the run has no prompts."""
     if not view.swarm.samples or view.mini:
         return
     sample = view.swarm.samples[-1]
@@ -227,7 +229,7 @@ def _add_machine(sheet: FactSheet, view: View, mine: PeerView) -> None:
 
 
 def add_devices(sheet: FactSheet, view: View, peer: PeerView) -> None:
-    """Which they are and how they share the model, where there are several, and what training takes of each."""
+    """The peer's devices and how they share the model, if there are several, and the load of training on each."""
     if len(peer.devices) > 1:
         sheet.row("devices", ", ".join(peer.devices), peer.sharding)
     elif peer.sharding:
@@ -251,7 +253,7 @@ def add_devices(sheet: FactSheet, view: View, peer: PeerView) -> None:
 
 
 def _gauge(sheet: FactSheet, view: View, share: float | None, told: str) -> Piece:
-    """━━━━━━━━── 81 %, the bar only where there is room for it."""
+    """━━━━━━━━── 81 %, with the bar only if it fits."""
     cells = 10 if sheet.room >= ROOMY_CELLS else 6 if sheet.room >= 40 else 0
     if share is None or not cells:
         return told
@@ -260,17 +262,17 @@ def _gauge(sheet: FactSheet, view: View, share: float | None, told: str) -> Piec
 
 
 def _limited(value: float | None, most: float | None, unit: str) -> str:
-    """181 of 220 W; without the limit where the machine has none."""
+    """181 of 220 W; without the limit if the machine has none."""
     return _figure(value, unit) if value is None or most is None else f"{value:.0f} of {most:.0f} {unit}"
 
 
 def _figure(value: float | None, unit: str) -> str:
-    """Nothing where the machine does not tell."""
+    """The value with its unit; empty if the machine does not report it."""
     return "" if value is None else f"{value:.0f} {unit}"
 
 
 def traffic_facts(peer: PeerView, view: View) -> list[str]:
-    """What its link carried, or what its rounds took where nobody measured the link; and how others reach it."""
+    """The traffic of the peer's link, or of its rounds if the link was not measured; and how others reach the peer."""
     traffic, since = figures.link_traffic(peer), "since it started"
     if traffic is None:
         traffic, since = figures.round_traffic(peer), "in rounds"
@@ -293,7 +295,7 @@ def _add_credit(sheet: FactSheet, view: View, mine: PeerView) -> None:
 
 
 def outcome_facts(peer: PeerView, view: View) -> list[Piece]:
-    """In how many rounds what it gave counted, and in how many not; what never happened is left out."""
+    """The number of rounds by how the peer's contributions counted; zeros other than `accepted` are left out."""
     facts: list[Piece] = []
     for word, number in figures.counts(peer).items():
         if number or word == "accepted":
@@ -303,7 +305,7 @@ def outcome_facts(peer: PeerView, view: View) -> list[Piece]:
 
 
 def add_penalties(sheet: FactSheet, view: View) -> None:
-    """Those that last now: those of my peer, or of all where there is none."""
+    """The penalties in force: those of my peer, or of all peers if there is none."""
     lasting = figures.active_penalties(view.swarm, view.me if view.mine is not None else "")
     sheet.heading("Penalties" if view.mine is None else "Penalties against you")
     if not lasting and not view.mini:
@@ -316,7 +318,7 @@ def add_penalties(sheet: FactSheet, view: View) -> None:
 
 
 def add_alerts(sheet: FactSheet, view: View) -> None:
-    """The last three warnings and errors; penalties have their own place."""
+    """The last three warnings and errors. Penalties are shown elsewhere."""
     alerts = [entry for entry in view.swarm.entries if entry.level != "info" and entry.code not in PENALTY_PAGES][-3:]
     sheet.heading("Alerts", "a shows all" if alerts else "")
     if not alerts and not view.mini:
@@ -328,11 +330,11 @@ def add_alerts(sheet: FactSheet, view: View) -> None:
 
 
 STATE_CELLS, OTHER_CELLS = 12, 43
-"""Of a peer's row: its state, and all but its name, as in `99 behind`."""
+"""Cells of a peer's row: its state, and everything except its name, such as `99 behind`."""
 
 
 def add_peers(sheet: FactSheet, view: View) -> None:
-    """One line per peer, those that need a look first."""
+    """One line per peer; those that need attention come first."""
     swarm = view.swarm
     sheet.heading("Peers", f"{len(swarm.peers)}: last weight, tokens/s while it computes")
     shown = figures.by_urgency(swarm, view.now)[: max(4, view.height // 3 - 1)]
@@ -353,7 +355,7 @@ def add_peers(sheet: FactSheet, view: View) -> None:
 
 
 def add_rounds(sheet: FactSheet, view: View) -> None:
-    """The last rounds, the newest first: what each took, and what mine was in it."""
+    """The last rounds, the newest first: how long each took, and how my peer's contribution counted."""
     if view.mine is None:
         sheet.heading("Last rounds", "peers, tokens, time, held-out loss")
     else:
@@ -380,15 +382,15 @@ def add_rounds(sheet: FactSheet, view: View) -> None:
 
 
 MOST_ADVICE = 2
-"""Lines of what helps."""
+"""The maximal lines of advice."""
 MOST_STALL = 4
-"""Lines of why a round stands still."""
+"""The maximal lines on why a round stands still."""
 
 
 def draw_outlook(view: View, width: int, *, roomy: bool) -> list[Text]:
-    """Above the lanes, of my peer or without one of mine of the selected one: why its round stands still, if it does; a
-    line on the round, one on the margin, and what helps. Where there is no room only what is late, or nearly so, has a
-    line; the header says what stands still."""
+    """The lines above the lanes, for my peer, or for the selected one if there is none: why its round stands still,
+    if it does. Otherwise a line on the round, one on the margin, and advice. If there is little space, only a late
+    or nearly late part has a line; a round that stands still is shown in the header."""
     peer = view.mine or view.swarm.peers.get(view.selected)
     if peer is not None and peer.stalled is not None and roomy:
         said = (text for told in stall_lines(peer.stalled) for text in textwrap.wrap(told, max(20, width - 2)))
@@ -416,7 +418,7 @@ def draw_outlook(view: View, width: int, *, roomy: bool) -> list[Text]:
 
 
 def add_outlook(sheet: FactSheet, view: View, mine: PeerView) -> None:
-    """The same on the first screen; on the smallest page only what needs a look."""
+    """The forecast on the first screen; on the smallest page only if it needs attention."""
     forecast = figures.forecast_now(view.swarm, mine, view.now)
     if forecast is None or (view.mini and not forecast.advice):
         return

@@ -30,11 +30,11 @@ from tui.text.event_text import PauseReason, hold_words
 from tui.text.units import format_mbps, format_percent
 
 SIGN, NAME = 2, 18
-"""Cells of the columns that are always there."""
+"""The cells of the columns that are always shown."""
 GROUP, WITH_GROUPS = 17, 100
-"""Cells of the group's column, and of the page from which on it is there."""
+"""The cells of the group's column, and the width of the page from which on it is shown."""
 MINI = 60
-"""Below so many cells there is room for names and values only."""
+"""Below this width in cells only names and values fit."""
 AT_START = "takes effect when the peer starts again"
 
 
@@ -45,7 +45,7 @@ class SettingGiven(Message):
 
 
 class LimitsPanel(Panel):
-    """My peer's settings; in a recording those of the selected peer."""
+    """My peer's settings; in a recording, those of the selected peer."""
 
     TITLE = "Limits"
     BINDINGS = bindings("limits")
@@ -55,9 +55,9 @@ class LimitsPanel(Panel):
         self._rows: list[Row] = []
         self._edited: Row | None = None
         self._asked = ""
-        """The setting of which the peer has not answered yet."""
+        """The setting for which the peer's answer is awaited."""
         self._refused = ""
-        """What the peer said of the text that stands there."""
+        """Why the peer refused the text in the editor."""
 
     def compose(self) -> ComposeResult:
         yield TextBlock(id="limits-line")
@@ -92,7 +92,7 @@ class LimitsPanel(Panel):
     # The person edits
 
     def on_row_table_moved(self) -> None:
-        """Whoever clicks on another line gives up the one that is edited."""
+        """Close the editor when the person selects another line."""
         if self._edited is not None and self._edited.setting != (self._selected or self._edited).setting:
             self._close()
         self.redraw()
@@ -120,7 +120,7 @@ class LimitsPanel(Panel):
         self.post_message(SettingGiven(self._asked, value))
 
     def settle(self, reply: Reply) -> None:
-        """What the peer answered: done, or why not; then the text stays, to be corrected."""
+        """Process the peer's answer: close the editor, or show the refusal and keep the text for correction."""
         asked, self._asked = self._asked, ""
         if self._edited is None or self._edited.setting.name != asked:
             return  # the person has given it up meanwhile
@@ -131,7 +131,7 @@ class LimitsPanel(Panel):
         self.redraw()
 
     def action_give_up(self) -> None:
-        """The value stays as it is; without an editor, Esc is the application's."""
+        """Leave the value as it is. Without an editor, Esc belongs to the application."""
         if self._edited is not None:
             self._close()
 
@@ -146,7 +146,7 @@ class LimitsPanel(Panel):
         self.redraw()
 
     def _place_input(self) -> None:
-        """Over the value of its line."""
+        """Put the editor over the value of its line."""
         if self._edited is None:
             return
         left = _left_of_value(self.view.width)
@@ -194,7 +194,7 @@ class LimitsPanel(Panel):
         return sheet
 
     def _about(self, view: View) -> Text:
-        """The selected setting in words, the most important first; while it is edited, what the peer said of it."""
+        """The selected setting in words, the most important first; while it is edited, the peer's refusal."""
         row, ink = self._selected, view.ink
         if row is None:
             return Text("this peer did not say what it allows" if shown_peer(view) else "", style=ink.muted)
@@ -215,7 +215,7 @@ class LimitsPanel(Panel):
         return Text("\n").join([*gap, *lines][: _about_lines(view)])
 
     def _now(self, view: View, row: Row) -> list[tuple[str, str]]:
-        """What the line of the table had no room for."""
+        """What did not fit in the line of the table."""
         hold, value = hold_of(row.setting, view), in_words(row.setting, row.value)
         said = [(hold_words(hold, view.now), view.ink.warn)] if hold is not None and view.mini else []
         if len(value) > _value_cells(view.width):
@@ -252,7 +252,7 @@ def _page_width(view: View) -> int:
 class Row:
     group: str
     first: bool
-    """Of its group."""
+    """Whether the row is the first of its group."""
     setting: SettingInfo
     value: Any
 
@@ -267,13 +267,13 @@ def why_fixed(view: View) -> str:
 
 
 def shown_peer(view: View) -> PeerView | None:
-    """Mine, or the one that is looked at; None if it told nothing itself."""
+    """My peer, or the selected one; None if it did not report anything itself."""
     peer = view.mine or view.swarm.peers.get(view.selected)
     return peer if peer is not None and peer.reports else None
 
 
 def _settings(view: View) -> Mapping[str, Any]:
-    """As my peer answers, or as the peer that is looked at has told."""
+    """The settings that my peer answered, or that the selected peer reported."""
     peer = shown_peer(view)
     if peer is None:
         return {}
@@ -293,7 +293,8 @@ def hold_of(setting: SettingInfo, view: View) -> PauseReason | None:
 
 
 def measured_against(name: str, peer: PeerView) -> str:
-    """`83 °C now` beside `max_temperature_c`; empty if nothing is measured of what the setting is about."""
+    """The present value of what the setting limits, such as `83 °C now` for `max_temperature_c`; empty if it is not
+    measured."""
     device, network = peer.device_figures, peer.network
     if name == "chain_mb" and network is not None:
         share, used = figures.chain_share(peer), format_bytes(network.disk_bytes)

@@ -19,17 +19,17 @@ from tui.text.explain import pages_for
 from tui.text.units import format_elapsed
 
 LEVELS = {"all": ("info", "warning", "error"), "alerts": ("warning", "error"), "errors": ("error",)}
-"""What each filter by level lets through."""
+"""The levels that each filter shows."""
 
 MAX_ENTRIES = 500
-"""Of what is wanted, the newest: they are wrapped before a person notices."""
+"""At most this number of the newest entries is shown: so many are wrapped without a noticeable delay."""
 
 WITH_CODES, CODE_CELLS = 80, 12
-"""Cells from which on what kind an entry is has a column of its own, and those of the column."""
+"""The width in cells from which on the kind of an entry has its own column, and the cells of that column."""
 
 
 class LogPanel(FilterPanel):
-    """A line that says what is filtered, and the log below it."""
+    """A line with the active filters, and the log below it."""
 
     TITLE = "Log"
     BINDINGS = bindings("log")
@@ -38,7 +38,7 @@ class LogPanel(FilterPanel):
         super().__init__(id=id)
         self._level, self._kind = "all", ""
         self._wrapped: dict[tuple[LogEntry, str], list[StyledLine]] = {}
-        """What was drawn last, by entry and whose it is."""
+        """The lines of the last drawing, by entry and author."""
         self._wrapped_for: tuple[object, ...] = ()
 
     def compose(self) -> ComposeResult:
@@ -92,7 +92,7 @@ class LogPanel(FilterPanel):
         self.redraw()
 
     def action_move(self, lines: int) -> None:
-        """So many lines down; whoever goes up stops following, until the end is reached again."""
+        """Scroll down by this number of lines. Scrolling up stops following until the end is reached again."""
         self._scroll.scroll_relative(y=lines, animate=False, immediate=True)
         self.redraw()
 
@@ -107,7 +107,7 @@ class LogPanel(FilterPanel):
         ]
 
     def _wrap(self, wanted: Sequence[LogEntry], view: View) -> list[StyledLine]:
-        """All lines; only what is new is wrapped, unless the page is another one."""
+        """All lines. Only new entries are wrapped, unless the page has changed."""
         page = (view.width, view.ink, view.me, view.swarm.started_t)
         known = self._wrapped if page == self._wrapped_for else {}
         keys = [(entry, self._who(entry)) for entry in wanted]
@@ -130,7 +130,7 @@ class LogPanel(FilterPanel):
 
 
 def _about(kind: str, view: View) -> Text:
-    """What the one kind means that is shown, and what to do; nothing where room is scarce."""
+    """What the only visible kind means, and what to do; nothing if there is little space."""
     pages = [] if view.mini or view.short else [page for _, page in pages_for(kind)]
     said = " / ".join(page.short for page in pages)
     wrapped = [text for page in pages if page.remedy for text in textwrap.wrap(page.remedy, max(20, view.width - 5))]
@@ -138,7 +138,7 @@ def _about(kind: str, view: View) -> Text:
 
 
 def _lines_of(entry: LogEntry, who: str, view: View) -> list[StyledLine]:
-    """01:15  warning  peer-1       STALE        what happened, on as many lines as it takes"""
+    """01:15  warning  peer-1       STALE        what happened, on as many lines as needed"""
     ink = view.ink
     time = format_elapsed(entry.t - (view.swarm.started_t or entry.t))
     style = level_style(entry.level, ink)

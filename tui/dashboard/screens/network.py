@@ -22,15 +22,15 @@ REACH = {
     "relayed": "relayed: others come through a relay, which is slower; forward a port to be reached directly",
     "": "not known yet: nobody outside has tried to dial this machine",
 }
-"""The verdict in words."""
+"""What each verdict means, in words."""
 
 NO_MEMBER = "not a member"
-"""A node that is connected and was never heard of as a peer: the bootstrap node, a relay, somebody who watches."""
+"""A connected node that was never heard as a peer: the bootstrap node, a relay, or a watcher."""
 
 LABEL_CELLS = 11
 BAR_CELLS = 24
 WITH_ADDRESS = 90
-"""Cells from which on the table has addresses."""
+"""The width in cells from which on the table has addresses."""
 
 
 class NetworkPanel(Panel):
@@ -78,7 +78,7 @@ class NetworkPanel(Panel):
 
 
 def owner_of(view: View) -> PeerView | None:
-    """Whose network is shown: the volunteer's, or the selected peer's, or of whom anything was measured."""
+    """The peer whose network is shown: the volunteer's, or the selected one, or any whose network was measured."""
     candidates = [view.mine, view.swarm.peers.get(view.selected), *view.swarm.reporting]
     known = [peer for peer in candidates if peer is not None]
     return next((peer for peer in known if peer.network is not None), known[0] if known else None)
@@ -120,7 +120,7 @@ def _traffic(owner: PeerView | None, view: View, width: int) -> list[StyledLine]
 
 
 def _per_round(history: Sequence[Round], view: View, width: int) -> list[StyledLine]:
-    """Bytes of all peers that reported, in each committed round that any peer reported."""
+    """The bytes of all reporting peers, for each committed round that some peer reported."""
     history = [told for told in history if told.reporters]
     if not history:
         return []
@@ -175,9 +175,10 @@ def _transfer(peer: PeerView, transfer: TransferProgressed, view: View, *, first
 
 
 def _rows_of(owner: PeerView | None, view: View) -> list[Mapping[str, Any]]:
-    """The rows of the table, by name, who is no member last. A row of another client that lacks its peer is left out.
+    """The rows of the table, by name, with nodes that are not members last. Rows without a peer id, from other
+    clients, are left out.
 
-    Where nobody measured connections, they are the peers that reported with the bytes of their rounds.
+    If connections were not measured, the rows are the reporting peers with the bytes of their rounds.
     """
     rows: Sequence[Mapping[str, Any]]
     if owner is not None and owner.network is not None:
@@ -195,7 +196,7 @@ def _rows_of(owner: PeerView | None, view: View) -> list[Mapping[str, Any]]:
 
 
 def _columns(width: int) -> tuple[int, int]:
-    """Cells of the names and of the addresses."""
+    """The cells of the names and of the addresses."""
     name = 14 if width < 60 else 16
     return name, width - name - 47 if width >= WITH_ADDRESS else 0
 

@@ -25,7 +25,7 @@ from tui.text.units import (
 )
 
 MOST_PENALTIES = 64
-"""Of one peer that are listed, the newest first."""
+"""The maximal number of a peer's penalties that are listed, the newest first."""
 
 
 class PeerPanel(Panel):

@@ -38,25 +38,26 @@ from tui.text.units import (
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """One column: shown from `least_width` cells of terminal on, and as wide as its words where there is room."""
+    """One column. It is shown if the terminal has at least `least_width` cells, and grows to the width of its text
+    if possible."""
 
     name: str
     width: int
     least_width: int
     value: Callable[[PeerView, View], Any]
-    """What sorts; None, which comes last, if it is not known."""
+    """The sort key; None, which comes last, if the value is not known."""
     told: Callable[[Any], str] = str
     """The value in words."""
     cell: Callable[[PeerView, View], Text | str] | None = None
-    """What stands there, if it is not the value in words."""
+    """The content of the cell, if it differs from the value in words."""
     right: bool = False
     words: str = ""
-    """Its heading in full; empty: its name."""
+    """The heading in full; empty: the same as its name."""
     longest: Callable[[PeerView], str] | None = None
-    """What its cell says at most, if that may be longer than `width`: it has spare cells first."""
+    """The longest text of its cell, if that may be longer than `width`; such columns get spare cells first."""
 
     def heading(self, arrow: str) -> str:
-        """In full where it fits, after the arrow of the column that sorts."""
+        """The heading, in full if it fits, after the arrow of the sorted column."""
         full, brief = f"{arrow}{self.words}", f"{arrow}{self.name}"[: self.width]
         return full if self.words and cell_len(full) <= self.width else brief
 
@@ -86,7 +87,7 @@ def _called(peer: PeerView) -> str:
 
 
 def _rate(peer: PeerView, view: View) -> str:
-    """Up and down between the last two measurements, in megabits per second."""
+    """The upload and download rates between the last two measurements, in megabits per second."""
     rate = figures.link_rate(view.swarm, peer, view.now)
     return f"{format_mbps(rate.sent)}/{format_mbps(rate.received)}" if rate is not None else ""
 
@@ -141,11 +142,11 @@ COLUMNS = (
 
 _MINI_WIDTHS = {"state": 11, "name": 9, "tok/s": 5, "behind": 6}
 MINI_COLUMNS = tuple(replace(column, width=_MINI_WIDTHS[column.name]) for column in COLUMNS[: len(_MINI_WIDTHS)])
-"""What fits in 40 cells."""
+"""The columns that fit in 40 cells."""
 
 
 DETAIL_ROWS = 20
-"""Lines below the table from which the page of the selected peer is there, too."""
+"""The lines below the table from which on the page of the selected peer is also shown."""
 
 
 class PeersPanel(FilterPanel):
@@ -155,12 +156,12 @@ class PeersPanel(FilterPanel):
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
         self.columns: tuple[Column, ...] = ()
-        """Those that are shown."""
+        """The columns that are shown."""
         self.listed: list[PeerView] = []
         """The peer of each row."""
         self.sort, self._reversed = "name", False
         self._page = 0
-        """Which of the pages of columns is shown."""
+        """The index of the page of columns that is shown."""
 
     def compose(self) -> ComposeResult:
         yield TextBlock(id="peers-line")
@@ -181,7 +182,7 @@ class PeersPanel(FilterPanel):
         self.query_one(RowTable).show_rows(len(self.listed), self._row, at)
 
     def _show_detail(self, view: View, at: int | None) -> None:
-        """The page of the selected peer below the table, where there is room for most of it."""
+        """Show the page of the selected peer below the table, if most of it fits."""
         detail, table = self.query_one("#peers-detail", TextBlock), self.query_one(RowTable)
         detail.display = at is not None and self.content_size.height - len(self.listed) > DETAIL_ROWS
         table.styles.height = len(self.listed) if detail.display else "1fr"
@@ -198,7 +199,7 @@ class PeersPanel(FilterPanel):
             self.redraw()
 
     def action_columns(self) -> None:
-        """The columns that had no room, and at last the first ones again."""
+        """Show the columns that did not fit, and after them the first ones again."""
         self._page = (self._page + 1) % len(pages_of_columns(self.view))
         self.redraw()
 
@@ -214,7 +215,7 @@ class PeersPanel(FilterPanel):
         self.post_message(PeerOpened(self.listed[message.row].peer))
 
     def _arrange(self, view: View) -> list[PeerView]:
-        """Those that pass the filter, sorted, my own on top. A cluster is one row: its lead's."""
+        """The peers that pass the filter, sorted, with mine on top. A cluster has one row, that of its lead."""
         column = next(each for each in COLUMNS if each.name == self.sort)
         rows = (peer for peer in view.swarm.peers.values() if peer.lead not in view.swarm.peers or peer.peer == view.me)
         peers = [peer for peer in rows if matches(peer, self.wanted, view)]
@@ -227,7 +228,7 @@ class PeersPanel(FilterPanel):
         return [[_cell(column, self.listed[row], self.view) for column in self.columns]]
 
     def _line(self, view: View, shown: int) -> Text:
-        """How many there are, and the names of the columns; the one that sorts has an arrow."""
+        """The number of peers, and the names of the columns; the sorted one has an arrow."""
         heading = Text()
         for column in self.columns:
             arrow = (view.glyphs.down if self._reversed else view.glyphs.up) if column.name == self.sort else ""
@@ -241,7 +242,7 @@ class PeersPanel(FilterPanel):
 
 
 def pages_of_columns(view: View) -> list[tuple[Column, ...]]:
-    """The columns that fit; then those that do not, page by page, each with state and name before them."""
+    """The columns that fit; then the others, page by page, each page with state and name first."""
     first = MINI_COLUMNS if view.mini else tuple(each for each in COLUMNS if each.least_width <= view.width)
     pages, rest = [first], list(COLUMNS[len(first) :])
     while rest:
@@ -254,7 +255,7 @@ def pages_of_columns(view: View) -> list[tuple[Column, ...]]:
 
 
 def widened(columns: Sequence[Column], peers: Sequence[PeerView], view: View) -> tuple[Column, ...]:
-    """The columns with the spare cells of a line: names and devices have them first, then headings in full."""
+    """The columns after distributing a line's spare cells: first to names and devices, then to full headings."""
     spare = max(0, view.width - (0 if view.mini else 2) - sum(column.width + 2 for column in columns))
     widths = {column.name: column.width for column in columns}
     for column in sorted(columns, key=lambda column: column.longest is None):
@@ -267,7 +268,7 @@ def widened(columns: Sequence[Column], peers: Sequence[PeerView], view: View) ->
 
 
 def shown(column: Column, peer: PeerView, view: View) -> Text:
-    """What stands in a column of a peer's row."""
+    """The content of a column in a peer's row."""
     if column.cell is not None:
         cell = column.cell(peer, view)
     else:
@@ -276,14 +277,14 @@ def shown(column: Column, peer: PeerView, view: View) -> Text:
 
 
 def _cell(column: Column, peer: PeerView, view: View) -> tuple[str, str]:
-    """The cell's text, as wide as the column with a space on either side, and its style."""
+    """The cell's text, as wide as the column plus a space on each side, and its style."""
     cell = shown(column, peer, view)
     text = " " * (column.width - cell.cell_len if column.right else 0) + cell.plain
     return f" {fit(text, column.width, view.glyphs.ellipsis)} ", str(cell.style)
 
 
 def matches(peer: PeerView, wanted: str, view: View) -> bool:
-    """Whether a peer's name, state, penalties or id hold the text; with ! before it, whether they do not."""
+    """Whether a peer's name, state, penalties or id contain the text; with a leading !, whether they do not."""
     word = wanted.removeprefix("!").strip().lower()
     if not word:
         return True

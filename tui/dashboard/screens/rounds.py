@@ -14,12 +14,12 @@ from tui.dashboard.widgets.penalties import Penalties
 from tui.dashboard.widgets.waterfall import AROUND_LANES, Waterfall
 
 SMALL = 14
-"""Lines below which lanes and penalties take turns."""
+"""Below this number of lines, only lanes or penalties are shown."""
 
 
 class RoundsPanel(Panel, can_focus=False):
-    """Lanes above, penalties below; Tab goes from one to the other. On top, once it is known, whether my peer's part
-    of the next round will be in time."""
+    """Lanes above, penalties below; Tab switches between them. On top is the forecast of whether my peer's part of
+    the next round will be in time, once there is one."""
 
     TITLE = "Rounds"
     BINDINGS = bindings("rounds")
@@ -53,7 +53,7 @@ class RoundsPanel(Panel, can_focus=False):
         penalties.styles.margin = (gap, 0, 0, 0)
 
     def _show_outlook(self, view: View) -> int:
-        """Lines that it takes, with the empty one below it."""
+        """Show the outlook. Returns the number of its lines, including the empty one below."""
         lines = draw_outlook(view, self.content_size.width, roomy=self.content_size.height >= SMALL)
         below = 1 if lines and not view.short else 0
         outlook = self.query_one("#outlook", TextBlock)
@@ -72,8 +72,9 @@ class RoundsPanel(Panel, can_focus=False):
 
 
 def share_rows(height: int, lanes_want: int, penalties_want: int, focused: bool) -> int:
-    """How many of `height` lines the lanes get: what they want, but two fifths (with the focus on the penalties
-    three fifths) are the penalties' if they want them. Where it is too little for both, the focus has it."""
+    """How many of `height` lines the lanes get: what they want, except that penalties get up to two fifths if they
+    want them, or three fifths with the focus on them. If there is too little space for both, the focused one gets
+    it."""
     if height < SMALL:
         return 1 if focused else max(1, min(lanes_want, height - 3))
     theirs = min(penalties_want, max(2, int(height * (0.6 if focused else 0.4))))

@@ -16,21 +16,21 @@ from tui.dashboard.view import View
 from tui.dashboard.widgets.lines import LineView, StyledLine, fit
 
 MIN_COLUMNS, MIN_ROWS = 32, 4
-"""Cells below which there is no room for axes: only the line with the newest values is drawn."""
+"""Below this number of cells axes do not fit: only the line with the newest values is drawn."""
 
 LABEL_CELLS, NEWEST_CELLS = 9, 10
-"""Left of the plot, for the labels of the vertical axis; right of it, for the newest value of each curve."""
+"""The cells left of the plot, for the labels of the vertical axis, and right of it, for each curve's newest value."""
 
 MOST_MARKERS = 12
-"""Of a series with more points only so many get a marker."""
+"""The largest number of markers in a series."""
 
 Coordinates = tuple[tuple[float, float], ...]
-"""(x, y) by x."""
+"""(x, y), sorted by x."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """One curve. `marker` is one ASCII character; `marked` puts it on every point, not only on some."""
+    """One curve. `marker` is one ASCII character; with `marked` every point has it, otherwise only some."""
 
     name: str
     points: Coordinates
@@ -41,28 +41,28 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class Plot:
-    """All that is drawn of one chart; the first series is drawn last, on top of the others."""
+    """The content of one chart; the first series is drawn last, above the others."""
 
     title: str
     series: tuple[Series, ...]
     low: float
-    """Left end of the horizontal axis."""
+    """The left end of the horizontal axis."""
     high: float
     x_name: str
-    """What the horizontal axis counts."""
+    """The quantity on the horizontal axis."""
     x_label: Callable[[float], str]
     y_label: Callable[[float], str]
     x_ticks: Callable[[float, float, int], list[float]]
-    """Where labels stand, from `low` to `high`, at most so many: `nice_ticks`, or `time_ticks`."""
+    """The places of labels from `low` to `high`, at most the given number: `nice_ticks` or `time_ticks`."""
 
     @property
     def drawn(self) -> tuple[Series, ...]:
-        """The series that have points, in the order in which they are drawn."""
+        """The series that have points, in drawing order."""
         return tuple(series for series in reversed(self.series) if series.points)
 
     @property
     def heights(self) -> tuple[float, float]:
-        """Lowest and highest value, a little apart in any case."""
+        """The lowest and the highest value, which always differ a little."""
         values = [y for series in self.series for _, y in series.points]
         low, high = min(values, default=0.0), max(values, default=1.0)
         pad = 0.04 * (high - low) or 0.05 * abs(high) or 1.0
@@ -70,9 +70,9 @@ class Plot:
 
 
 def decimate(points: Sequence[tuple[float, float]], low: float, high: float, columns: int) -> Coordinates:
-    """At most two points per column of [low, high]: where the curve was lowest and highest in it, by x.
+    """At most two points per column of [low, high]: the lowest and the highest of the curve in it, by x.
 
-    Raises nothing for values that are not finite: they are left out.
+    Values that are not finite are left out.
     """
     width = (high - low) / max(1, columns)
     extremes: dict[int, list[tuple[float, float]]] = {}
@@ -102,7 +102,7 @@ def nice_ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def time_ticks(low: float, high: float, most: int) -> list[float]:
-    """At most `most` moments from `low` to `high` seconds that a clock has marks for."""
+    """At most `most` times from `low` to `high` seconds, in steps that are usual on clocks."""
     for step in _CLOCK_S:
         first, last = math.ceil(low / step), math.floor(high / step)
         if last - first < most:
@@ -114,14 +114,14 @@ _CLOCK_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800
 
 
 def markers_of(series: Series) -> Coordinates:
-    """The points that get the marker: all of a marked series, else a few, and the newest."""
+    """The points with a marker: all of a marked series, otherwise a few, including the newest."""
     stride = 1 if series.marked else max(1, math.ceil(len(series.points) / MOST_MARKERS))
     return tuple(series.points[index] for index in range(len(series.points) - 1, -1, -stride))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Frame:
-    """The cells of a plot, each of several dots, and what lies where in them."""
+    """The cells of a plot, each with several dots, and the places of points in them."""
 
     chart: Plot
     columns: int
@@ -129,20 +129,21 @@ class Frame:
     glyphs: Glyphs
 
     def dot(self, point: tuple[float, float]) -> tuple[int, int]:
-        """(x, y) of the dot that shows a point, from the top left."""
+        """The dot for a point, (x, y) from the top left."""
         bottom, top = self.chart.heights
         across, down = self.glyphs.dots
         x = place(point[0], self.chart.low, self.chart.high, self.columns * across)
         return x, place(point[1], top, bottom, self.rows * down)
 
     def cell(self, point: tuple[float, float]) -> tuple[int, int]:
-        """(column, row) of the cell that shows a point."""
+        """The cell for a point, (column, row)."""
         (x, y), (across, down) = self.dot(point), self.glyphs.dots
         return x // across, y // down
 
 
 def draw(chart: Plot, columns: int, rows: int, view: View) -> list[StyledLine]:
-    """`rows` lines of `columns` cells: the curves in Braille dots (full stops on an ASCII terminal), labels around."""
+    """`rows` lines of `columns` cells: curves in Braille dots (full stops on an ASCII terminal), with labels around
+    them."""
     frame = Frame(chart=chart, columns=columns - LABEL_CELLS - NEWEST_CELLS, rows=rows - 1, glyphs=view.glyphs)
     ticks = {frame.cell((chart.low, tick))[1]: tick for tick in nice_ticks(*chart.heights, max(2, frame.rows // 3))}
     cells = _curves(frame)
@@ -156,7 +157,7 @@ _NONE = " " * NEWEST_CELLS, ""
 
 
 def _newest(frame: Frame) -> dict[int, tuple[str, str]]:
-    """By row what stands right of the plot: where each curve is now; of two in one row the first one."""
+    """By row, the text right of the plot: the newest value of each curve; if two share a row, that of the first."""
     told: dict[int, tuple[str, str]] = {}
     for series in frame.chart.series:
         if series.points:
@@ -168,7 +169,7 @@ def _newest(frame: Frame) -> dict[int, tuple[str, str]]:
 
 
 def _curves(frame: Frame) -> dict[tuple[int, int], tuple[str, str]]:
-    """What is drawn in which (column, row): a character and its style."""
+    """The drawn characters with their styles, by (column, row)."""
     bits: dict[tuple[int, int], int] = {}
     cells: dict[tuple[int, int], tuple[str, str]] = {}
     for series in frame.chart.drawn:
@@ -181,13 +182,13 @@ def _curves(frame: Frame) -> dict[tuple[int, int], tuple[str, str]]:
 
 
 _AXES = ((("│", " "), ("┤", "╌")), (("|", " "), ("+", " ")))
-"""The axis and what is behind the curves: without and with a label, in Unicode and in ASCII."""
+"""The axis and the background of the curves, without and with a label, in Unicode and in ASCII."""
 
 
 def _row(
     row: int, cells: Mapping[tuple[int, int], tuple[str, str]], tick: float | None, frame: Frame, view: View
 ) -> StyledLine:
-    """A line of the plot: label, axis, and the curves over a faint line where the label belongs."""
+    """One line of the plot: label, axis, and the curves above a faint line at a label's height."""
     label = "" if tick is None else frame.chart.y_label(tick)
     axis, faint = _AXES[view.glyphs.ascii][tick is not None]
     pieces: StyledLine = [(f"{label[: LABEL_CELLS - 2]:>{LABEL_CELLS - 2}} ", view.ink.muted), (axis, view.ink.track)]
@@ -201,7 +202,7 @@ def _row(
 
 
 def x_labels(chart: Plot, width: int) -> str:
-    """`width` cells with the labels of the horizontal axis, each begun where it belongs."""
+    """`width` cells with the labels of the horizontal axis, each starting at its place."""
     row = [" "] * width
     free = 0
     for tick in chart.x_ticks(chart.low, chart.high, max(2, width // 12)):
@@ -214,7 +215,7 @@ def x_labels(chart: Plot, width: int) -> str:
 
 
 class SeriesChart(LineView):
-    """One chart below a line that names its curves with their newest values. Drawn only when it changed."""
+    """One chart below a line that names its curves with their newest values. It is redrawn only when it has changed."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -223,7 +224,7 @@ class SeriesChart(LineView):
         self._drawn: tuple[object, ...] = ()
 
     def show(self, make: Callable[[int], Plot], view: View) -> None:
-        """Draw the chart that `make` gives for so many columns, unless it is the one that is drawn."""
+        """Draw the chart that `make` returns for the number of columns, unless it is already drawn."""
         self._make, self._view = make, view
         width, rows = self.size.width, self.size.height - 1
         if not width:
@@ -242,7 +243,7 @@ class SeriesChart(LineView):
 
 
 def _names(chart: Plot, view: View, width: int) -> StyledLine:
-    """loss, nats per token  o held-out 2.350  x training 2.611; without the unit where there is no room for it."""
+    """loss, nats per token  o held-out 2.350  x training 2.611; without the unit if it does not fit."""
     values: StyledLine = []
     for series in chart.series:
         if series.points:

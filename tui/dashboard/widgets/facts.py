@@ -16,17 +16,17 @@ from tui.swarm.snapshot import PenaltyRecord, Point
 from tui.text.event_text import counts_words, duty_words, hold_words, layer_words, next_words, until_words
 
 GUTTER, NARROW_GUTTER = 12, 10
-"""Cells of the labels, on a wide and on a narrow page."""
+"""The cells of the labels, on a wide and on a narrow page."""
 
 TALL = 34
-"""Lines of terminal from which there are headings and charts."""
+"""The lines of a terminal from which on there are headings and charts."""
 
 Piece = Text | str | tuple[str, str]
-"""A fact: text as it is, or (text, style)."""
+"""A fact: text with its own style, plain text, or (text, style)."""
 
 
 class FactSheet:
-    """Collects lines of at most `width` cells. A dense page has no headings: the labels have to do."""
+    """Collects lines of at most `width` cells. A dense page has no headings, only labels."""
 
     def __init__(self, view: View, width: int, *, dense: bool = False) -> None:
         self._view, self._lines, self._dense = view, list[Text](), dense
@@ -46,7 +46,7 @@ class FactSheet:
         return Text("\n").join(self._lines)
 
     def heading(self, title: str, aside: str = "") -> None:
-        """What the lines below are about, with an empty line above it."""
+        """A heading for the lines below, with an empty line above it."""
         if self._lines:
             self.blank()
         if self._dense:
@@ -54,7 +54,7 @@ class FactSheet:
         self._add(Text.assemble((title, self._view.ink.strong), (f"  {aside}" if aside else "", self._view.ink.muted)))
 
     def row(self, label: str, *facts: Piece) -> None:
-        """Facts on one line, separated; empty ones and those that do not fit are left out."""
+        """Facts on one line, separated by dots; empty facts and those that do not fit are left out."""
         line = Text(f"{label:<{self.gutter - 1}} ", style=self._view.ink.muted)
         separator, first = f" {self._view.glyphs.dot} ", True
         for fact in facts:
@@ -68,7 +68,7 @@ class FactSheet:
         self._add(line)
 
     def flow(self, label: str, *facts: Piece) -> None:
-        """Facts on as many lines as they take; none where there is no fact."""
+        """Facts on as many lines as needed; none if there are no facts."""
         line, room = list[Piece](), self.room
         for fact in (_text(fact, self._view.ink.text) for fact in facts if fact):
             if line and fact.cell_len > room:
@@ -80,7 +80,7 @@ class FactSheet:
             self.row(label, *line)
 
     def nothing(self, label: str, text: str) -> None:
-        """That there is nothing to tell, under the heading or, on a dense page, beside the label."""
+        """Say that there is nothing to report, below the heading, or on a dense page after the label."""
         fact = (f"{self._view.glyphs.done} {text}", self._view.ink.muted)
         if self._dense:
             self.row(label, fact)
@@ -88,14 +88,14 @@ class FactSheet:
             self.line(fact)
 
     def prose(self, label: str, text: str, style: str = "") -> None:
-        """A sentence, on as many lines as it takes."""
+        """A sentence on as many lines as needed."""
         for number, line in enumerate(textwrap.wrap(text, self.room) or [""]):
             head = label if number == 0 else ""
             gutter = (f"{head:<{self.gutter - 1}} ", self._view.ink.muted)
             self._add(Text.assemble(gutter, (line, style or self._view.ink.text)))
 
     def trend(self, label: str, value: str, points: Sequence[Point], *facts: Piece) -> None:
-        """A value and beside it how it came to be."""
+        """A value, and a small curve of its development."""
         room = 24 if self.room >= 60 else 12
         spark = draw_spark([point.value for point in points], room, self._view.glyphs) if len(points) > 1 else ""
         text = Text(value, style=self._view.ink.strong)
@@ -104,14 +104,14 @@ class FactSheet:
         self.row(label, text, *facts)
 
     def line(self, *pieces: Piece) -> None:
-        """Pieces side by side, from the left edge."""
+        """Pieces next to each other, from the left edge."""
         line = Text()
         for piece in pieces:
             line.append_text(_text(piece, self._view.ink.text))
         self._add(line)
 
     def blank(self) -> None:
-        """An empty line, unless the page has no room for such things."""
+        """An empty line, unless the page is too short or dense."""
         if not (self._view.short or self._dense):
             self._lines.append(Text())
 
@@ -128,12 +128,12 @@ def _text(piece: Piece, style: str) -> Text:
 
 
 def has_holds(view: View) -> bool:
-    """Whether anything keeps my peer from training, or from training all the time."""
+    """Whether something keeps my peer from training all the time."""
     return view.status is not None and (view.status.duty < 1 or bool(view.status.holds))
 
 
 def add_holds(sheet: FactSheet, view: View, *, most: int) -> None:
-    """What keeps my peer from training, or from training all the time, and when it trains again."""
+    """What keeps my peer from training all the time, and when it trains again."""
     status, ink = view.status, view.ink
     if status is None or not has_holds(view):
         return
@@ -150,7 +150,7 @@ def add_holds(sheet: FactSheet, view: View, *, most: int) -> None:
 
 
 def add_penalty(sheet: FactSheet, view: View, penalty: PenaltyRecord, about: str, style: str) -> None:
-    """LATE peer-3 counts 50 %, until round 13 (1 left); below it the evidence. `about`: whose or which round."""
+    """LATE peer-3 counts 50 %, until round 13 (1 left); below it the evidence. `about` names the peer or the round."""
     ink, lasts = view.ink, penalty.until_round > view.swarm.round
     sheet.line(
         (f"{penalty.code:<{sheet.gutter - 1}} ", ink.warn if lasts else ink.muted), (about, ink.strong),

@@ -18,20 +18,20 @@ from tui.swarm.snapshot import Round, Span
 _NEVER_HIDDEN = frozenset({"failed", "late"})
 
 ENOUGH = 1 / 8
-"""Of a column's time: a phase that takes less of it does not show, unless it is late or failed."""
+"""A phase that lasts a smaller share of a column's time is not shown, unless it is late or failed."""
 
 STEPS_S = (
     0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 7200.0,
 )  # fmt: skip
-"""Widths of a column to choose from, in seconds."""
+"""The available widths of a column, in seconds."""
 
 ROUND_COLUMNS = 10
-"""About so many columns a round takes at first."""
+"""At first, a round has about this number of columns."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """`columns` columns of `step_s` seconds; `first` counts the columns before the left one since time 0."""
+    """`columns` columns of `step_s` seconds; `first` is the number of columns between time 0 and the left one."""
 
     first: int
     step_s: float
@@ -46,22 +46,22 @@ class Axis:
         return (self.first + self.columns) * self.step_s
 
     def bounds(self, column: int) -> tuple[float, float]:
-        """Where column `column`, counted from the left, begins and ends."""
+        """The beginning and end of column `column`, counted from the left, in Unix seconds."""
         return (self.first + column) * self.step_s, (self.first + column + 1) * self.step_s
 
     def column_of(self, t: float) -> int:
-        """The column that holds `t`; negative left of the axis, `columns` and more right of it."""
+        """The column that contains `t`; negative left of the axis, `columns` or more right of it."""
         return math.floor(t / self.step_s) - self.first
 
     def moved_to(self, column: int) -> Axis:
-        """The axis, moved by as little as shows the column (counted from the left) inside it."""
+        """The axis moved just enough to show the column (counted from the left)."""
         if column < 0:
             return replace(self, first=self.first + column)
         return replace(self, first=self.first + max(0, column - self.columns + 1))
 
 
 class Stay(NamedTuple):
-    """How long a peer was in a span."""
+    """The time that a peer spent in a span."""
 
     span: Span
     begin_t: float
@@ -77,23 +77,23 @@ def ending_at(end_t: float, step_s: float, columns: int) -> Axis:
 
 
 def not_before(axis: Axis, first_t: float) -> Axis:
-    """The axis, moved right if it began before anything happened."""
+    """The axis moved to the right if it began before the first event."""
     return replace(axis, first=max(axis.first, math.floor(first_t / axis.step_s)))
 
 
 def choose_step(round_s: float) -> float:
-    """The width of a column at which a round of `round_s` seconds takes about `ROUND_COLUMNS`."""
+    """The width of a column for which a round of `round_s` seconds has about `ROUND_COLUMNS` columns."""
     return next((step_s for step_s in STEPS_S if step_s * ROUND_COLUMNS >= round_s), STEPS_S[-1])
 
 
 def zoomed(step_s: float, steps: int) -> float:
-    """The width that is `steps` wider (or, negative, narrower) than `step_s` among those to choose from."""
+    """The available width that is `steps` wider than `step_s` (narrower if negative)."""
     index = min(range(len(STEPS_S)), key=lambda index: abs(STEPS_S[index] - step_s))
     return STEPS_S[min(max(index + steps, 0), len(STEPS_S) - 1)]
 
 
 def stays(spans: Sequence[Span], begin_t: float, end_t: float, now: float) -> Iterator[Stay]:
-    """The spans that touch [begin_t, end_t), each until the next one or, the last, until `now`."""
+    """The spans that touch [begin_t, end_t); each lasts until the next one, and the last one until `now`."""
     index = max(0, bisect_right(spans, begin_t, key=lambda span: span.t) - 1)
     for position in range(index, len(spans)):
         span = spans[position]
@@ -105,9 +105,10 @@ def stays(spans: Sequence[Span], begin_t: float, end_t: float, now: float) -> It
 
 
 def paint(spans: Sequence[Span], axis: Axis, now: float) -> list[str]:
-    """The phase that each column shows, "" where nothing is known.
+    """The phase that each column shows, "" if nothing is known.
 
-    Of what a column holds for at least `ENOUGH` of its time the most telling shows, and late and failed always.
+    Among the phases that last for at least `ENOUGH` of a column's time, the most important one is shown; late and
+    failed always are.
     """
     best: list[tuple[bool, int, float, str]] = [(False, -1, 0.0, "")] * axis.columns
     for stay in stays(spans, axis.start_t, axis.end_t, now):
@@ -128,7 +129,7 @@ def showing(spans: Sequence[Span], axis: Axis, column: int, now: float) -> Stay 
 
 
 def ticks(rounds: Sequence[Round], axis: Axis, mark: str) -> str:
-    """A row that says at its column where each round was committed: `mark` and the number, as many as have room."""
+    """A row with `mark` and the number of each round at the column of its commit, as many as fit."""
     row = [" "] * axis.columns
     free = 0
     first = bisect_left(rounds, axis.start_t, key=lambda view: view.t)  # rounds are by number, and so by time
@@ -149,9 +150,9 @@ def _share(stay: Stay, axis: Axis, column: int) -> float:
 
 
 def _claim(phase: str, share: float) -> tuple[bool, int, float, str]:
-    """What decides who gets a column: enough of its time (or never hidden), then rank, then time.
+    """A sort key for the phase of a column: whether it lasts long enough (or is never hidden), then rank, then time.
 
-    Of those that have not enough the longest shows.
+    Among phases that do not last long enough, the longest is shown.
     """
     enough = phase in _NEVER_HIDDEN or share >= ENOUGH
     return enough, phase_named(phase).rank if enough else -1, share, phase

@@ -12,11 +12,11 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 StyledLine = list[tuple[str, str]]
-"""(text, Rich style), one after the other on one line."""
+"""(text, Rich style) pairs, one after another on a line."""
 
 
 class LineView(Widget):
-    """Shows lines from its top. A line that is longer than the widget is wide is cut."""
+    """Shows lines from its top. Lines longer than the widget's width are cut."""
 
     DEFAULT_CSS = "LineView { width: 1fr; height: 1fr; }"
 
@@ -26,7 +26,7 @@ class LineView(Widget):
         self._base: Style | None = None
 
     def draw(self, lines: Sequence[StyledLine]) -> None:
-        """Show these lines, none of which is changed afterwards."""
+        """Show these lines, which must not be changed afterwards."""
         before, self._lines = self._lines, list(lines)
         width = self.size.width
         changed = [
@@ -44,7 +44,7 @@ class LineView(Widget):
         return Strip(segments, cells).adjust_cell_length(self.size.width).apply_style(self.line_style(y))
 
     def line_style(self, y: int) -> Style:
-        """What is beneath the pieces of line `y`."""
+        """The background style of line `y`."""
         if self._base is None:
             self._base = self.rich_style  # costs more than the rest of a line
         return self._base
@@ -55,14 +55,14 @@ class LineView(Widget):
 
 
 def fit(text: str, width: int, ellipsis: str = "…") -> str:
-    """`text` in exactly `width` cells, with an ellipsis where it was cut."""
+    """`text` in exactly `width` cells, with an ellipsis if it was cut."""
     if cell_len(text) <= width:
         return set_cell_size(text, width)
     return set_cell_size(text, max(0, width - cell_len(ellipsis))) + ellipsis[:width]
 
 
 def cut(pieces: StyledLine, width: int, ellipsis: str) -> StyledLine:
-    """The pieces, at most `width` cells of them, with an ellipsis where they were cut."""
+    """The pieces in at most `width` cells, with an ellipsis if they were cut."""
     left = width
     kept: StyledLine = []
     for text, style in pieces:

@@ -24,7 +24,7 @@ from tui.text.explain import advice_of
 LINES_EACH = 2
 
 CATEGORIES = ("all", "errors", "late", "judge")
-"""What the list can be narrowed to."""
+"""The filters of the list."""
 
 
 def narrowed(penalties: Sequence[PenaltyRecord], category: str) -> list[PenaltyRecord]:
@@ -32,7 +32,7 @@ def narrowed(penalties: Sequence[PenaltyRecord], category: str) -> list[PenaltyR
 
 
 class Penalties(RowTable, ViewWidget):
-    """The list, newest first, with the selected one explained on Enter."""
+    """The list of penalties, the newest first; Enter explains the selected one."""
 
     BINDINGS = bindings("rounds.penalties")
 
@@ -41,7 +41,7 @@ class Penalties(RowTable, ViewWidget):
         self.category = "all"
         self.explained = False
         self._chosen: PenaltyRecord | None = None
-        """None: the newest, whichever that is."""
+        """None: always the newest."""
         self._listed: list[PenaltyRecord] = []
 
     def draw_view(self, view: View) -> None:
@@ -56,7 +56,7 @@ class Penalties(RowTable, ViewWidget):
 
     @property
     def chosen(self) -> PenaltyRecord | None:
-        """The penalty that is selected, None if there is none in this category."""
+        """The selected penalty; None if there is none in this category."""
         return self._listed[self.cursor_row] if self._listed else None
 
     def rows_wanted(self, view: View) -> int:
@@ -77,7 +77,7 @@ class Penalties(RowTable, ViewWidget):
         self.redraw()
 
     def action_close(self) -> None:
-        """Close the explanation; without one, Esc is the application's."""
+        """Close the explanation. Without one, Esc belongs to the application."""
         if not self.explained:
             raise SkipAction
         self.explained = False
@@ -123,7 +123,7 @@ def _row(view: View, penalty: PenaltyRecord, width: int) -> list[StyledLine]:
 
 
 def _joined(view: View, indent: str, *facts: tuple[str, str]) -> StyledLine:
-    """Facts with a dot between them; empty ones are left out."""
+    """Facts separated by dots; empty ones are left out."""
     dot = f" {view.glyphs.dot} "
     return [
         piece

@@ -17,7 +17,7 @@ WHEEL_ROWS = 3
 
 
 class RowTable(LineView, can_focus=True):
-    """`show_rows` says how many rows there are and gives each one that comes in sight."""
+    """A table with a cursor. `show_rows` sets the number of rows, and a function for those that are visible."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"table--cursor"}
     BINDINGS = bindings("table")
@@ -43,9 +43,10 @@ class RowTable(LineView, can_focus=True):
         self, row_count: int, row: Callable[[int], Sequence[StyledLine]], cursor_row: int | None, *,
         above: Sequence[StyledLine] = (), lines_each: int = 1,
     ) -> None:  # fmt: skip
-        """Draw `row_count` rows below the lines `above`, with the cursor on one of them, or where it was if None.
+        """Draw `row_count` rows below the lines `above`, with the cursor on `cursor_row`, or where it was if that is
+        None.
 
-        A row has `lines_each` lines. The one at the cursor may have more.
+        A row has `lines_each` lines; the one at the cursor may have more.
         """
         self.row_count, self._row, self._above, self._lines_each = row_count, row, above, lines_each
         self._put_cursor(self.cursor_row if cursor_row is None else cursor_row)
@@ -58,12 +59,12 @@ class RowTable(LineView, can_focus=True):
 
     @property
     def cursor_y(self) -> int:
-        """The first line of this widget that the cursor is on."""
+        """The first line of this widget at the cursor."""
         return len(self._above) + (self.cursor_row - self._top) * self._lines_each
 
     @property
     def _room(self) -> int:
-        """Rows that are in sight."""
+        """The number of visible rows."""
         return max(1, (self.size.height - len(self._above) - self._more_at_cursor) // self._lines_each)
 
     def action_enter(self) -> None:
@@ -77,7 +78,7 @@ class RowTable(LineView, can_focus=True):
         self._move_to(self.cursor_row + direction * max(1, self._room - 1))
 
     def action_go(self, row: int) -> None:
-        """To a row from the top, or if negative from the end."""
+        """Move to a row, counted from the top, or from the end if negative."""
         self._move_to(row if row >= 0 else self.row_count + row)
 
     def on_click(self, event: events.Click) -> None:
@@ -111,7 +112,7 @@ class RowTable(LineView, can_focus=True):
         self.post_message(self.Moved(self.cursor_row))
 
     def _put_cursor(self, row: int) -> None:
-        """Where the cursor is, within the table, and the rows around it that are in sight."""
+        """Put the cursor on a row within the table, and scroll so that it is visible."""
         before = self.cursor_row, self._top
         self.cursor_row = min(max(row, 0), max(0, self.row_count - 1))
         self._more_at_cursor = len(self._row(self.cursor_row)) - self._lines_each if self.row_count else 0

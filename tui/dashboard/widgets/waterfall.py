@@ -22,13 +22,13 @@ LEGEND = (
     ("late", "late"), ("failed", "failed"), ("train", "train"), ("prepare", "gather"), ("exchange", "send"),
     ("commit", "average"), ("idle", "wait"), ("paused", "paused"), ("sync", "catch up"), ("gone", "gone"),
 )  # fmt: skip
-"""Phases by their glyph, in words, what must be understood first."""
+"""Phases and their words, the most important for understanding first."""
 
 AROUND_LANES = 4
-"""Lines of the waterfall that are no lanes: heading, rounds, what the cursor is on, legend."""
+"""The lines of the waterfall that are not lanes: heading, rounds, what is at the cursor, legend."""
 
 MIN_STATE_COLUMNS = 96
-"""Cells from which on the state stands in words behind each lane."""
+"""The width in cells from which on each lane is followed by the peer's state in words."""
 
 
 class Waterfall(LineView, ViewWidget, can_focus=True):
@@ -37,9 +37,9 @@ class Waterfall(LineView, ViewWidget, can_focus=True):
     def __init__(self) -> None:
         super().__init__(id="waterfall")
         self._step_s: float | None = None
-        """Width of a column; None: as the rounds' duration suggests."""
+        """The width of a column in seconds; None: derived from the rounds' duration."""
         self._held: Axis | None = None
-        """Where the axis stands while the cursor is set; None: it follows."""
+        """The axis while the cursor is set; None: the newest time is followed."""
         self._cursor = 0
         self._top = 0
 
@@ -60,7 +60,7 @@ class Waterfall(LineView, ViewWidget, can_focus=True):
     on_focus = on_blur = ViewWidget.redraw
 
     def action_scrub(self, by: int) -> None:
-        """Move the cursor; to the right of what has been, follow again."""
+        """Move the cursor; beyond the newest time, follow again."""
         axis = self.axis
         newest = axis.column_of(self.view.now)
         column = (self._cursor if self._held else newest) + by
@@ -77,7 +77,7 @@ class Waterfall(LineView, ViewWidget, can_focus=True):
         self.redraw()
 
     def action_zoom(self, steps: int) -> None:
-        """Make columns wider or narrower, with what the cursor is on in the same place."""
+        """Make columns wider or narrower; what is at the cursor stays in place."""
         axis = self.axis
         step_s = lanes.zoomed(axis.step_s, steps)
         if self._held is not None:
@@ -147,7 +147,7 @@ class Waterfall(LineView, ViewWidget, can_focus=True):
         return [*heading, self._tick_row(view, axis), *lanes_drawn, told, *legend]
 
     def _window(self, order: Sequence[PeerView], chosen: PeerView, rows: int) -> list[PeerView]:
-        """The lanes that have room: the volunteer's own on top, and of the others a part that holds the chosen."""
+        """The lanes that fit: the volunteer's own on top, and of the others a range that contains the selected one."""
         if len(order) <= rows:
             self._top = 0
             return list(order)
@@ -214,7 +214,7 @@ def _heading(view: View, axis: Axis, width: int, *, following: bool) -> StyledLi
 
 
 def _legend(view: View, width: int) -> StyledLine:
-    """As many of the signs with their words as have room."""
+    """As many of the signs with their words as fit."""
     pieces: StyledLine = []
     left = width
     for phase, word in LEGEND:
@@ -226,7 +226,7 @@ def _legend(view: View, width: int) -> StyledLine:
 
 
 def _runs(painted: Sequence[str], cursor: int) -> list[tuple[int, int]]:
-    """(begin, end) of stretches that look alike; the cursor's column stands alone."""
+    """(begin, end) of runs of equal columns; the cursor's column is a run of its own."""
     runs: list[tuple[int, int]] = []
     begin = 0
     for column in range(1, len(painted) + 1):
