@@ -429,6 +429,8 @@ class State:
     heard: Mapping[str, tuple[Heartbeat, float]] = field(default_factory=dict)
     unreachable: Mapping[str, float] = field(default_factory=dict)
     """To whom my streams have no way, and since when."""
+    strangers_told_at: float = float("-inf")
+    """When people were told last what one of them says whom the chain does not name."""
     alerted_at: float = float("-inf")
     asked: Mapping[str, tuple[bytes, float]] = field(default_factory=dict)
     """Who was asked lately what follows which anchor, and when."""

@@ -8,9 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from dht.streams.answer_budget import AHEAD_S, STRANGERS_SHARE, AnswerBudget
+from peer.consensus.protocol.encoding import digest_of
 from peer.consensus.protocol.messages import GetBlocks, GetObjects, Heartbeat, encode
 from peer.consensus.rounds.block_sync import MAX_HEARD
 from peer.consensus.rounds.driver import bytes_a_minute
+from peer.schema.events import AlertRaised, ReportReceived
 from peer.testing.memory_peer import LogicalPeer
 from tests.fields.trust.liars import Stage
 
@@ -118,6 +120,23 @@ def test_guests_stay_members_though_more_names_are_here_than_are_remembered() ->
     for block in stage.blocks[-rounds - 1 :]:
         assert guest.name in [header.peer for header in block.update.members]
         assert guest.name not in block.update.elect
+
+
+def test_what_strangers_say_of_themselves_fills_no_history_and_alarms_nobody() -> None:
+    """Fifty of them say other figures, and other bits, four times a second."""
+    stage = Stage.of(4)
+    stage.run(stage.from_s)
+    peer, before = stage.honest[0], len(stage.honest[0].reports)
+    while stage.world.now < stage.from_s + 10.0:
+        head = peer.driver.state.head
+        for name in ASKERS:
+            steps = round(100 * stage.world.now)
+            said = Heartbeat(head.anchor, head.round, 0, digest_of(name.encode()), True, 1, steps, False)
+            peer.on_frame(name, encode(said))
+        stage.world.scheduler.run_until(stage.world.now + 0.25)
+    told = peer.reports[before:]
+    assert 5 <= sum(isinstance(event, ReportReceived) and event.about in ASKERS for event in told) <= 11
+    assert not [event for event in told if isinstance(event, AlertRaised)]
 
 
 # ---- the budget ----
