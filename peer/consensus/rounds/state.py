@@ -431,6 +431,8 @@ class State:
     """To whom my streams have no way, and since when."""
     strangers_told_at: float = float("-inf")
     """When people were told last what one of them says whom the chain does not name."""
+    yielded_at: float = float("-inf")
+    """When I last looked for those who went on by a Restart that outranks my chain."""
     alerted_at: float = float("-inf")
     asked: Mapping[str, tuple[bytes, float]] = field(default_factory=dict)
     """Who was asked lately what follows which anchor, and when."""
