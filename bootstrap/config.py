@@ -14,12 +14,13 @@ from dht.errors import BadInput
 from dht.identity import Identity, public_key_of
 from dht.invite import issue
 from peer.consensus.organiser.checkpoints import ChainCheckpoint
-from peer.schema.settings import LEAST_MBPS, MOST_MBPS
 from peer.schema.spec import RunSpec
 
 SINGLE_MOST = 256
 TOKEN_BYTES = 16
 LONGEST_S = 10 * 365 * 86400.0
+LEAST_MBPS, MOST_MBPS = 0.5, 1e6
+"""What a line may be limited to, as in the settings of a peer."""
 
 _UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 
