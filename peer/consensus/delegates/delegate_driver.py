@@ -72,7 +72,7 @@ class DelegateDriver:
         self.bad_frames = 0
         self._state, self._deliver, self._clock = state, deliver, clock
         self._streams, self._disk, self._arithmetic, self._framing = streams, disk, arithmetic, framing
-        budget = AnswerBudget(clock, lambda: bytes_a_minute(state()), lambda peer: state().has_a_part(peer))
+        budget = AnswerBudget(clock, lambda: bytes_a_minute(state()), lambda peer: state().is_owed(peer))
         self._answerer = ObjectServer(disk, streams, framing.encode, budget)
         self._fetching: dict[bytes, None] = {}
         """What the lead has it fetch, the oldest first."""

@@ -50,6 +50,8 @@ DOUBT_S = 60.0
 """From a peer that gave a block without a valid certificate nothing is taken for this long if others have it."""
 NEWS_EVERY_S = 0.2
 """A peer that says something else more often than this is not listened to."""
+STRANGERS_EVERY_S = 1.0
+"""What those say whom the chain does not name is told so often, of all together: else they fill a run's history."""
 LOST_S = 20.0
 LOST_TO = 2
 """My chain is given up when so many peers, half of them its voters, have said for LOST_S that they cannot show what
@@ -75,7 +77,11 @@ def on_head(turn: Transition, sender: str, head: Heartbeat) -> None:
     state = turn.state
     before, before_at = state.heard.get(sender, (None, float("-inf")))
     turn.set(heard=_bounded(turn, {**state.heard, sender: (head, turn.now)}))
+    is_named = state.has_a_part(sender)
     news = head != before and turn.now - before_at >= NEWS_EVERY_S
+    if news and not is_named:
+        news = turn.now - state.strangers_told_at >= STRANGERS_EVERY_S
+        turn.set(strangers_told_at=turn.now if news else state.strangers_told_at)
     if news:
         turn.emit(
             Tell(
@@ -92,7 +98,7 @@ def on_head(turn: Transition, sender: str, head: Heartbeat) -> None:
     _note_way_back(turn, sender, head)
     if head.anchor != state.head.anchor:
         _elsewhere(turn, sender, head.anchor)
-    elif news and state.in_step and head.state and state.state_digest and head.state != state.state_digest:
+    elif news and is_named and state.in_step and head.state and state.state_digest and head.state != state.state_digest:
         turn.alert(
             "error",
             "STATE",

@@ -206,7 +206,7 @@ class Driver:
         self._streams, self._disk, self._arithmetic, self._trainer = streams, disk, arithmetic, trainer
         self.budget = AnswerBudget(
             clock, lambda: bytes_a_minute(self.state),
-            lambda peer: self.state.has_a_part(peer) or is_admitted(peer), upload_bps,
+            lambda peer: self.state.is_owed(peer) or is_admitted(peer), upload_bps,
         )  # fmt: skip
         self._answerer, self._framing = ObjectServer(disk, streams, framing.encode, self.budget), framing
         self._report, self._publish = report, publish
@@ -395,7 +395,7 @@ class Driver:
 
 
 ROUNDS_A_MINUTE = 2
-"""A stranger gets as many bytes in a minute as so many rounds have; in a small run FETCH_BYTES."""
+"""A stranger or guest gets as many bytes in a minute as so many rounds have; in a small run FETCH_BYTES."""
 
 
 def bytes_a_minute(state: State) -> float:

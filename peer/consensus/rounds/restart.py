@@ -25,6 +25,8 @@ from peer.consensus.rounds.transition import Transition
 DOUBLINGS = 4
 LEFT_S = 10.0
 """So long those are waited for who said goodbye: somebody may come back at once."""
+YIELD_EVERY_S = 60.0
+"""People are told, and the others' chains looked at, no more often."""
 REPEAT_S = 5.0
 """How often the organiser's node is asked, and the other voters are told."""
 
@@ -172,6 +174,9 @@ def _yield_to(turn: Transition, entry: ChainEntry, restart: Restart) -> None:
     made = entry.block
     if restart in made.restarts or (restart.value is not None and restart.value[1] == made.update.digest):
         return
+    if turn.now - turn.state.yielded_at < YIELD_EVERY_S:
+        return  # perhaps nobody went on by it, and somebody who sealed shows it again and again
+    turn.set(yielded_at=turn.now)
     for stuck in restart.stuck:
         ballots = [vote.ballot for vote in made.votes if vote.voter == stuck.voter]
         if ballots and (stuck.accepted is None or stuck.accepted[0] < max(ballots)):

@@ -430,6 +430,10 @@ class State:
     heard: Mapping[str, tuple[Heartbeat, float]] = field(default_factory=dict)
     unreachable: Mapping[str, float] = field(default_factory=dict)
     """Peers that my streams cannot reach, and since when."""
+    strangers_told_at: float = float("-inf")
+    """When people were last told of a claim by a peer that the chain does not name."""
+    yielded_at: float = float("-inf")
+    """When I last looked for those who went on by a Restart that outranks my chain."""
     alerted_at: float = float("-inf")
     asked: Mapping[str, tuple[bytes, float]] = field(default_factory=dict)
     """Which peer was asked lately what follows which anchor, and when."""
@@ -460,13 +464,23 @@ class State:
     @property
     def named(self) -> frozenset[str]:
         """The peers that vote or have voted, are a member or a home of one, or whose work was counted."""
-        head = self.head
-        headers = [*self.trail[-1].block.update.members] if self.trail else []
-        headers += self.exchange.members if self.exchange is not None else ()
+        head, headers = self.head, self._headers_lately()
         homes = (home for header in headers for _, _, home in header.delegates)
         members = (header.peer for header in headers)
         earning = (tenure.peer for tenure in head.tenures)
         return self.voters.union(head.electorate, head.members, members, earning, homes)
+
+    def is_owed(self, peer: str) -> bool:
+        """Whether a peer is given what it asks for, however much that is: who votes or has voted, whom the organiser
+        knows, and their homes. A guest is a name that cost one contribution."""
+        owed = self.voters.union(self.head.electorate, self.head.roster.known)
+        headers = (header for header in self._headers_lately() if header.peer in owed)
+        return peer in owed or any(peer == home for header in headers for _, _, home in header.delegates)
+
+    def _headers_lately(self) -> list[ContributionHeader]:
+        """Of the last round and of the one that is being made."""
+        headers = [*self.trail[-1].block.update.members] if self.trail else []
+        return [*headers, *self.exchange.members] if self.exchange is not None else headers
 
     def updates(self) -> Iterator[Update]:
         """All updates that are known here: proposed, decided, waiting, and the newest of my chain."""

@@ -101,15 +101,19 @@ class SnapshotChoice(Donors):
     offer: SnapshotOffer
 
 
-async def query_status(
-    asker: Asking, peers: Iterable[str], anchors: tuple[bytes, ...], first: Sequence[str] = ()
-) -> dict[str, ChainStatus]:
-    """The reports of these peers about their chains, by peer; one that does not answer, or answers nonsense, is left
-    out. Ids cost nothing: if there are too many peers to ask, those in `first` are asked before others."""
+def whom_to_ask(peers: Iterable[str], first: Sequence[str] = ()) -> tuple[str, ...]:
+    """At most ASK_MOST of these peers. Ids cost nothing: if there are too many peers, those in `first` come before
+    others, and of the others it is a random choice each time."""
     everybody = set(peers)
     known = [peer for peer in dict.fromkeys(first) if peer in everybody]
     others = sorted(everybody.difference(known))
-    asked = (*known, *random.sample(others, len(others)))[:ASK_MOST]
+    return (*known, *random.sample(others, len(others)))[:ASK_MOST]
+
+
+async def query_status(asker: Asking, peers: Iterable[str], anchors: tuple[bytes, ...]) -> dict[str, ChainStatus]:
+    """What these peers, or some of them, say of their chains, by peer; who does not answer, or says nonsense, is left
+    out."""
+    asked = tuple(peers)[:ASK_MOST]
     answers = await asyncio.gather(*(_ask(asker, peer, ask_chain_status(anchors)) for peer in asked))
     return {peer: answer for peer, answer in zip(asked, answers, strict=True) if answer is not None}
 

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ from peer.consensus.protocol.messages import Heartbeat
 from peer.consensus.protocol.rules import Rules
 from peer.network.sync.blob_download import BlobDownload, fetch_manifest, snapshot_shelf
 from peer.network.sync.certified_way import CertifiedWay, Follower, TwoWays, may_leave, newest, start_for
-from peer.network.sync.chain_status import ChainStatus, SnapshotChoice, SnapshotOffer, query_status
+from peer.network.sync.chain_status import ChainStatus, SnapshotChoice, SnapshotOffer, query_status, whom_to_ask
 from peer.network.sync.checkpoint_keeper import CheckpointKeeper
 from peer.node.store.chain import ChainStore, start_chain_at
 from peer.node.store.kept_way import KeptWay
@@ -39,6 +39,8 @@ LOOK_TRIES = 3
 """A peer that finds nobody on the board looks again so often before it goes on alone."""
 LOOK_S = 5.0
 LOOK_AGAIN_S = 1.0
+MEET_S = 10.0
+"""Whoever is not reached within this time is asked without: a name on the board may have addresses that swallow all."""
 TRY_AGAIN_S = 3.0
 NEWER_S = 5.0
 """So long newer snapshots are waited for, once the way to one is here."""
@@ -255,17 +257,23 @@ class SnapshotSync:
         """The reports of peers, after the organiser's newest checkpoint was asked for. A newcomer waits here for the
         one in its invite."""
         while True:
-            await asyncio.gather(*(self.node.meet(peer, addresses) for peer, (_, addresses) in others.items()))
-            await self.checkpoints.hear(others)
+            known = self._starts(disk)[-1]
+            first = (self.rules.organiser, *known.electorate, *known.roster.known)
+            asked = whom_to_ask((*others, self.rules.organiser), first)
+            await self._meet({peer: others[peer][1] for peer in asked if peer in others})
+            await self.checkpoints.hear(asked)
             if disk.head.round or not self.checkpoints.is_due:
-                asked, known = (*others, self.rules.organiser), self._starts(disk)[-1]
-                first = (self.rules.organiser, *known.electorate, *known.roster.known)
-                return await query_status(self.node, asked, self._anchors(disk), first)
+                return await query_status(self.node, asked, self._anchors(disk))
             round, _ = self.checkpoints.oldest
             why = f"nobody shows the organiser's checkpoint of round {round}, which the invite names, or a newer one"
             self.say(PeerStateChanged(state="SYNCING", why=why))
             await asyncio.sleep(TRY_AGAIN_S)
             others = await self._read_others(1)
+
+    async def _meet(self, found_at: Mapping[str, Sequence[str]]) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(MEET_S):
+                await asyncio.gather(*(self.node.meet(peer, addresses) for peer, addresses in found_at.items()))
 
     def _anchors(self, disk: ChainStore) -> tuple[bytes, ...]:
         return tuple(head.anchor for head in reversed(disk.heads[-self.rules.keep_rounds - 1 :]))

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from dht.streams.answer_budget import AHEAD_S, STRANGERS_SHARE, AnswerBudget
-from peer.consensus.protocol.messages import GetBlocks, GetObjects, Heartbeat, encode
+from peer.consensus.protocol.encoding import digest_of
+from peer.consensus.protocol.messages import GetBlocks, GetObjects, Heartbeat, ObjectData, encode
 from peer.consensus.rounds.block_sync import MAX_HEARD
 from peer.consensus.rounds.driver import bytes_a_minute
+from peer.schema.events import AlertRaised, ReportReceived
 from peer.testing.memory_peer import LogicalPeer
 from tests.fields.trust.liars import Stage
 
@@ -120,6 +123,23 @@ def test_guests_stay_members_though_more_names_are_here_than_are_remembered() ->
         assert guest.name not in block.update.elect
 
 
+def test_what_strangers_say_of_themselves_fills_no_history_and_alarms_nobody() -> None:
+    """Fifty of them say other figures, and other bits, four times a second."""
+    stage = Stage.of(4)
+    stage.run(stage.from_s)
+    peer, before = stage.honest[0], len(stage.honest[0].reports)
+    while stage.world.now < stage.from_s + 10.0:
+        head = peer.driver.state.head
+        for name in ASKERS:
+            steps = round(100 * stage.world.now)
+            said = Heartbeat(head.anchor, head.round, 0, digest_of(name.encode()), True, 1, steps, False)
+            peer.on_frame(name, encode(said))
+        stage.world.scheduler.run_until(stage.world.now + 0.25)
+    told = peer.reports[before:]
+    assert 5 <= sum(isinstance(event, ReportReceived) and event.about in ASKERS for event in told) <= 11
+    assert not [event for event in told if isinstance(event, AlertRaised)]
+
+
 # ---- the budget ----
 
 
@@ -147,9 +167,37 @@ def given(budget: AnswerBudget, peer: str, size_bytes: int = 1_000) -> int:
 def budget_of(clock: Clock, upload_bps: float, admitted: str = "") -> AnswerBudget:
     state = Stage.of(4).world.peers[0].driver.state
     return AnswerBudget(
-        clock, lambda: bytes_a_minute(state), lambda peer: state.has_a_part(peer) or peer == admitted,
+        clock, lambda: bytes_a_minute(state), lambda peer: state.is_owed(peer) or peer == admitted,
         lambda: upload_bps,
     )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_guests_that_ask_for_everything_again_and_again_have_the_strangers_share() -> None:
+    """Each would else take as much of every line as a voter has of it, and there are seats for twenty."""
+    stage = Stage.of(4)
+    stage.run(stage.from_s)
+    guest, line_bps = stage.world.join(), 400_000.0
+    stage.run(15.0)
+    peer, given = stage.honest[0], Counter[str]()
+    assert peer.driver.state.has_a_part(guest.name)
+    peer.driver.budget.upload_bps = lambda: line_bps
+
+    def line(source: str, to: str, frame: bytes) -> float:
+        given[to] += len(frame) if source == peer.name and frame[1] == ObjectData.code else 0
+        return 0.01
+
+    stage.world.network.delays = line
+
+    def ask(asker: str) -> None:
+        peer.on_frame(asker, encode(GetObjects(tuple(list(peer.disk.objects)[-64:]))))
+        stage.world.scheduler.call_in(0.1, partial(ask, asker))
+
+    for asker in (guest.name, "p3"):
+        ask(asker)
+    stage.run(FLOOD_S)
+    assert given[guest.name] <= STRANGERS_SHARE * line_bps / 8 * (FLOOD_S + AHEAD_S) + 10_000
+    assert given["p3"] > 2 * given[guest.name]
 
 
 def test_members_and_who_was_admitted_are_not_counted(clock: Clock) -> None:

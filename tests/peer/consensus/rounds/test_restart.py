@@ -48,6 +48,17 @@ def test_a_restart_of_those_who_did_not_know_outranks_what_was_decided() -> None
     assert caught(effects) == ["p1"]
 
 
+def test_a_restart_that_is_shown_again_and_again_is_looked_into_once_a_minute() -> None:
+    """Nobody went on by it; one that sealed would have people warned ten times a second."""
+    shown = Restarted(restart_of(sealed("p1"), sealed("p2")))
+    state, looked = beyond(block(update(), voters=("p0", "p1"))), list[float]()
+    for at_s in range(9, 159):
+        state, effects = step(state, Received(float(at_s), "p2", shown))
+        looked += [at_s for item in effects if isinstance(item, NeedSnapshot)]
+        assert bool(effects) == (at_s in looked)
+    assert looked == [9, 69, 129]
+
+
 def test_a_restart_that_carries_what_was_decided_changes_nothing() -> None:
     taken = block(update(), voters=("p0", "p1"))
     told = Restarted(restart_of(sealed("p1", taken.update), sealed("p2")))

@@ -19,6 +19,7 @@ from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.messages import Heartbeat
 from peer.network.sync import snapshot_sync
 from peer.network.sync.certified_way import Follower
+from peer.network.sync.chain_status import ASK_MOST
 from peer.network.sync.checkpoint_keeper import CheckpointKeeper
 from peer.network.sync.snapshot_sync import SnapshotSync
 from peer.node.store import snapshots
@@ -277,6 +278,28 @@ async def test_the_organisers_node_is_asked_however_many_names_are_on_the_board(
     for _ in range(4):
         with pytest.raises(RunOver):
             await me.syncer.find_loss(me.disk, is_told=False)
+
+
+async def test_names_whose_addresses_swallow_all_hold_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a hundred a few are dialled, and those not for long."""
+    me = Newcomer(tmp_path, monkeypatch, rounds=2)
+    me.add("honest", 6, 4)
+    meet = me.node.meet
+
+    async def hang(peer: str, addresses: Sequence[str]) -> bool:
+        await meet(peer, addresses)
+        await asyncio.Event().wait()
+        return True
+
+    monkeypatch.setattr(me.node, "meet", hang)
+    monkeypatch.setattr(snapshot_sync, "MEET_S", 0.0)
+    me.notices.heads |= dict.fromkeys(f"stranger{number}" for number in range(128))
+    assert ORGANISER not in me.notices.heads
+    async with asyncio.timeout(HANG_S):
+        assert (await me.syncer.bring(me.disk, "cut off")).round == 4
+    assert len(me.node.met) <= ASK_MOST * me.notices.looks
 
 
 async def test_of_a_way_that_shows_every_block_only_those_are_kept_that_are_needed(
