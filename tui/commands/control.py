@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from dht.errors import BadInput, DirectoryBusy, Unreachable
+from dht.invite import INVITE_FILE
 from peer.node.control.client import ControlClient, Reply, name_of, note_of
 from peer.schema.byte_text import format_bytes
 from tui.command_line import Argument, Option
@@ -154,7 +155,8 @@ def after_leaving(directory: Path) -> str:
     """What comes after a peer has left, and how to have it otherwise."""
     unit = unit_name(directory)
     if unit not in UserUnits().names():
-        return "come back with homefires join"
+        where = quoted(directory.absolute())
+        return f"come back with: homefires join {quoted(directory.absolute() / INVITE_FILE)} --dir {where}"
     again = f"its service starts it again at the next login or boot, or now with: systemctl --user start {unit}"
     return f"{again}; keep it from that with: homefires service remove --dir {quoted(directory)}"
 

@@ -460,7 +460,8 @@ def test_who_leaves_hears_that_the_service_starts_it_again(
     directory = tmp_path / "p"
     with serving(tmp_path, FakePeer()):
         assert main(["leave", "--dir", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == "attic leaves the run; come back with homefires join\n"
+    back = f"homefires join {tmp_path / 'invite'} --dir {tmp_path}"
+    assert capsys.readouterr().out == f"attic leaves the run; come back with: {back}\n"
     assert main(["service", "install", invite, "--dir", str(directory), "--yes"]) == 0
     capsys.readouterr()
     with serving(directory, peer := FakePeer()):
