@@ -42,7 +42,7 @@ SAMPLE_SHOWN = 200
 WATCHER = "watch"
 """The name of who tells of a swarm and is nobody in it."""
 
-_OWN_LINES = frozenset({"COMMITTED", "EVALUATED", "CHECKPOINT", "INVITE", *STATES})
+_OWN_LINES = frozenset({"COMMITTED", "EVALUATED", "CHECKPOINT", "INVITE", "FINGERPRINT", *STATES})
 """Entries of the log that have lines of their own here, or none."""
 
 
