@@ -131,6 +131,8 @@ def _parse(address: str) -> tuple[list[str], Multiaddr]:
         return [protocol.name for protocol in parsed.protocols()], parsed
     except ValueError as error:
         reason = re.sub(r"^Invalid MultiAddr '.*?': | \(string: .*\)$", "", str(error))
+        if not address.startswith("/"):
+            reason = "not an address"
         raise BadAddress(f"{_short(address)}: {reason}; write one such as {_EXAMPLE}") from error
 
 

@@ -14,7 +14,8 @@ import argparse
 import difflib
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from math import inf
 from pathlib import Path
@@ -106,11 +107,21 @@ class Parser(argparse.ArgumentParser):
         if self.fill is not None:
             fill, self.fill = self.fill, None
             fill(self)
+        self._refuse_first(sys.argv[1:] if args is None else args)
         found, left = super().parse_known_args(args, namespace)
         if left:
             word = left[0].partition("=")[0]
             self.error(f"{word!r} is not known here{_meant(word, self._option_string_actions)}")
         return found, left
+
+    def _refuse_first(self, words: Sequence[str]) -> None:
+        """An option that nobody knows is what is wrong, and not what lacks because of it."""
+        for word in words:
+            name = word.partition("=")[0]
+            if not name.startswith("--") or name == "--":
+                return
+            if not any(known.startswith(name) for known in self._option_string_actions):
+                self.error(f"{name!r} is not known here{_meant(name, self._option_string_actions)}")
 
     def error(self, message: str) -> NoReturn:
         for said, ours in REWORDED:

@@ -212,6 +212,8 @@ def parse_tables(text: str, source: str = "spec") -> dict[str, Any]:
     """What a TOML text says, whatever that means. Raises BadSpec."""
     if len(text) > MOST_CHARACTERS:
         raise BadSpec(f"{source} has {len(text):,} characters; a spec has at most {MOST_CHARACTERS:,}")
+    if not text.strip():
+        raise BadSpec(f"{source} is empty; write a spec with: homefires new")
     try:
         table = tomllib.loads(text)
     except RecursionError as error:

@@ -108,6 +108,8 @@ def children_s() -> float:
     ("arguments", "words"),
     [
         (["dmeo"], ["'dmeo'", "did you mean 'demo'? see homefires --help"]),
+        (["--versoin"], ["'--versoin'", "did you mean '--version'? see homefires --help"]),
+        (["demo", "--versoin"], ["'--versoin'", "see homefires demo --help"]),
         (["jion"], ["'jion'", "did you mean 'join'?"]),
         (["service", "instal"], ["did you mean 'install'? see homefires service --help"]),
         (["demo", "--per", "3"], ["'--per'", "did you mean '--peers'? see homefires demo --help"]),

@@ -35,7 +35,11 @@ class ChildCommand(FolderCommand):
     """A command that `python -m peer` executes in a child process, since it loads torch."""
 
     def argv(self, name: str) -> list[str]:
-        return python_module("peer", name, str(self.find()), *words_of(replace(self, directory=None)))
+        """Raises BadInput for no folder, before what takes seconds is loaded."""
+        directory = self.find()
+        if not directory.is_dir():
+            raise BadInput(f"{directory} is no folder; name the folder of a peer")
+        return python_module("peer", name, str(directory), *words_of(replace(self, directory=None)))
 
 
 @dataclass(frozen=True, kw_only=True)

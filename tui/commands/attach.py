@@ -19,6 +19,7 @@ from peer.node.telemetry.event_tail import EventTail
 from peer.schema.events import PeerStarted, PeerStopped, read_lines
 from tui.commands.control import after_leaving
 from tui.commands.options import DisplayOptions, PeerCommand
+from tui.commands.run_end import end_lines
 from tui.folders import folder_meant, is_at_work, quoted
 from tui.processes.children import INTERRUPTED, ChildProcess, Output, error_of, start_lasting
 from tui.sources.live import LiveSource
@@ -54,7 +55,10 @@ def attach(directory: Path, look: DisplayOptions) -> str:
     if is_at_work(directory):
         leaving = f"the peer leaves the run; {after_leaving(directory)}"
         return how_to_come_back(directory) if outcome == "detach" else leaving
-    return _last_words(directory) or f"the peer has ended without a word; its log is {directory / 'peer.log'}"
+    return (
+        "\n".join(filter(None, (_last_words(directory), *end_lines(directory))))
+        or f"the peer has ended without a word; its log is {directory / 'peer.log'}"
+    )
 
 
 def show_peer(directory: Path, look: DisplayOptions) -> ExitReason:
@@ -151,7 +155,8 @@ def _tell_end(process: subprocess.Popen[bytes], directory: Path, log: Path, outp
         raise HomefiresError(f"the peer was asked to leave and is still there; look with: {again}") from error
     if code != 0:
         raise error_of(ChildProcess(name="peer", log=log, process=process, exit_code=code))
-    output.say(_last_words(directory))
+    for line in (_last_words(directory), *end_lines(directory)):
+        output.say(line)
     return 0
 
 

@@ -173,7 +173,8 @@ def describe(told: Mapping[str, Any], directory: Path) -> list[str]:
     disk = f"{format_bytes(told['least_disk_bytes'])} to {format_bytes(told['disk_bytes'])}"
     length = f"{told['rounds']:,} rounds" if told["rounds"] else "until its organiser ends it"
     rows = [
-        ("organiser", f"{told['fingerprint']}; compare it with what the organiser told you"),
+        ("organiser", "known by these words; compare them with what the organiser told you:"),
+        *(("", line) for line in in_two_lines(told["fingerprint"])),
         ("trains", f"a {told['architecture']} language model of {_short(told['parameters'])} parameters, {length}"),
         *([("starts from", told["start"])] if told["start"] else []),
         ("on", f"{told['data']}; licence: {told['licence']}"),
@@ -187,6 +188,13 @@ def describe(told: Mapping[str, Any], directory: Path) -> list[str]:
         ("pause, leave", _leaving(told, where)),
     ]
     return ["", f"  {told['run']}", *(line for name, text in rows for line in _row(name, text)), ""]
+
+
+def in_two_lines(words: str) -> tuple[str, str]:
+    """Eight words, four in each: they are compared one by one, and no terminal breaks them elsewhere."""
+    first = words.split(" ")
+    half = len(first) // 2
+    return " ".join(first[:half]), " ".join(first[half:])
 
 
 def _elsewhere(told: Mapping[str, Any]) -> str:

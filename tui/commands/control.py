@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from dht.errors import BadInput, DirectoryBusy, Unreachable
+from dht.invite import INVITE_FILE
 from peer.node.control.client import ControlClient, Reply, name_of, note_of
 from peer.schema.byte_text import format_bytes
 from tui.command_line import Argument, Option
@@ -155,7 +156,8 @@ def after_leaving(directory: Path) -> str:
     """What follows after a peer has left, and how to change that."""
     unit = unit_name(directory)
     if unit not in UserUnits().names():
-        return "come back with homefires join"
+        where = quoted(directory.absolute())
+        return f"come back with: homefires join {quoted(directory.absolute() / INVITE_FILE)} --dir {where}"
     again = f"its service starts it again at the next login or boot, or now with: systemctl --user start {unit}"
     return f"{again}; keep it from that with: homefires service remove --dir {quoted(directory)}"
 

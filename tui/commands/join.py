@@ -19,6 +19,7 @@ from tui.command_line import Argument, Command, Option
 from tui.commands.attach import join_and_attach, require_free
 from tui.commands.consent import consents
 from tui.commands.options import INVITE, DisplayOptions, PeerOptions, Ui, Yes
+from tui.commands.run_end import end_lines
 from tui.commands.settings import kept_if_taken, values_for_start
 from tui.folders import default_directory, is_strangers
 from tui.output.output import open_output
@@ -131,6 +132,8 @@ def run_join(join: JoinCommand, output: Output) -> int:
     output.say(f"joining {invite.run} of organiser {invite.organiser}; data in {directory}; Ctrl-C leaves")
     log = directory / "peer.log"
     join.settle(directory)
-    if join.keep_running:
-        return supervise("peer", join.argv(directory), log, output)
-    return follow("peer", join.argv(directory), log, output)
+    run = supervise if join.keep_running else follow
+    code = run("peer", join.argv(directory), log, output)
+    for line in end_lines(directory) if code == 0 else []:
+        output.say(line)
+    return code

@@ -12,10 +12,11 @@ from typing import Annotated
 
 from dht.atomic_files import write_atomic
 from dht.errors import BadInput, Declined, RunMismatch
+from dht.invite import INVITE_FILE
 from peer.network.link.cluster_invite import issue_in
 from peer.schema.spec import RunSpec, dump, load
 from tui.command_line import Argument, Command, Option, words_of
-from tui.commands.consent import YES
+from tui.commands.consent import YES, in_two_lines
 from tui.commands.options import LISTEN, PeerCommand
 from tui.folders import data_root, default_directory, is_at_work, namesakes
 from tui.output.output import open_output
@@ -91,9 +92,14 @@ def run_bootstrap(
     the directory belongs to another run, or this organiser has another run of this name; DiskFull."""
     directory = place_node(directory, spec)
     path = claim_directory(directory, spec)
+    words = check_node(path, options)  # what it would end with is said before it is said to serve
     output.say(describe_model(path))
     argv = node_argv(path, options)
     output.say(f"serving {spec.run.name}; data in {directory}; Ctrl-C stops")
+    output.say(f"the invite is in {directory / INVITE_FILE}, too")
+    output.say("who joins is shown these words for you; tell them to people by another way than the invite:")
+    for line in in_two_lines(words):
+        output.say(f"  {line}")
     log = directory / LOG_FILE
     if keep.directory is None:
         return follow("bootstrap", argv, log, output)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
-from dht.errors import BadInput
+from dht.errors import BadInput, Unreachable
 from dht.invite import parse_for, read_text
 from peer.schema.spec import RunSpec
 from tui.command_line import Argument, Command, Option, Section, words_of
@@ -20,7 +21,7 @@ from tui.folders import quoted
 from tui.processes.children import python_module
 from tui.processes.device_probe import require_devices
 from tui.processes.supervisor import LOG_FILE, RetentionOptions
-from tui.processes.systemd import STEPS_SINCE, Service, UserUnits, unit_name, unit_text
+from tui.processes.systemd import Service, UserUnits, unit_name, unit_text
 
 BOOTSTRAP = Section("with --bootstrap")
 OF_BOTH = ("--listen", "--dir")
@@ -107,7 +108,11 @@ def _require_free(service: Service) -> None:
 
 
 def _print(service: Service) -> int:
-    print(unit_text(service, STEPS_SINCE), end="")
+    """For the systemd of this machine; without one, a unit that each of them takes."""
+    version = 0
+    with suppress(Unreachable):
+        version = UserUnits().version()
+    print(unit_text(service, version), end="")
     return 0
 
 

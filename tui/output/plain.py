@@ -42,7 +42,7 @@ SAMPLE_SHOWN = 200
 WATCHER = "watch"
 """The name for a narrator that is not a member of the swarm."""
 
-_OWN_LINES = frozenset({"COMMITTED", "EVALUATED", "CHECKPOINT", "INVITE", *STATES})
+_OWN_LINES = frozenset({"COMMITTED", "EVALUATED", "CHECKPOINT", "INVITE", "FINGERPRINT", *STATES})
 """Log entries that have their own lines here, or none."""
 
 

@@ -16,6 +16,9 @@ from peer.tools.chat.loaded_model import LoadedModel, load_model
 from peer.training.model.continuation import continued
 
 INTERRUPTED_CODE = 130
+HELP = "What you type goes to the model, and what it says to that is printed. To end: Ctrl-D, or /quit."
+HELP_WORDS, END_WORDS = ("/help", "/?"), ("/quit", "/exit", "/bye")
+"""Lines that are meant for this program, and not for the model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +87,7 @@ def chat(folder: Path, manner: Manner, prompt: str | None) -> int:
     torch.seed()
     conversation = Conversation(loaded=loaded, manner=manner, out=sys.stdout)
     if prompt is None and sys.stdin.isatty():
-        print(f"{loaded.name}. Ctrl-D ends it.", file=sys.stderr)
+        print(f"{loaded.name}. {HELP}", file=sys.stderr)
     try:
         for said in [prompt] if prompt is not None else _typed(input):
             conversation.answer(said)
@@ -95,12 +98,19 @@ def chat(folder: Path, manner: Manner, prompt: str | None) -> int:
 
 
 def _typed(read: Callable[[str], str]) -> Iterator[str]:
-    """The lines that are not empty."""
+    """The lines for the model, which are not empty."""
     mark = "> " if sys.stdin.isatty() else ""
     while True:
         try:
             line = read(mark)
         except EOFError:
             return
-        if line.strip():
-            yield line
+        match line.strip():
+            case "":
+                continue
+            case word if word in END_WORDS:
+                return
+            case word if word in HELP_WORDS:
+                print(HELP, file=sys.stderr)
+            case _:
+                yield line

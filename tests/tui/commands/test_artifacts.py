@@ -68,6 +68,16 @@ def test_what_is_exported_and_to_where_is_passed_on(
     assert seen == ["peer", "export", str(tmp_path), *words, "--homes", "b"]
 
 
+@pytest.mark.parametrize("command", ["chat", "export", "audit", "credit"])
+def test_a_folder_that_is_not_there_is_said_before_anything_is_loaded(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen = program(monkeypatch, "pass")
+    assert main([command, str(tmp_path / "typo")]) == 2
+    assert "typo is no folder; name the folder of a peer" in capsys.readouterr().err
+    assert seen == []
+
+
 @pytest.mark.outside
 def test_a_chat_has_the_terminal_and_its_childs_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Text that looks like an option is text."""

@@ -40,6 +40,36 @@ def test_the_node_is_given_the_very_spec(fake_children: Fake, micro: RunSpec, tm
     assert parse((tmp_path / "node" / "spec.toml").read_text()) == micro
 
 
+class Heard(Output):
+    """What a person was told."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+
+@pytest.mark.outside
+def test_the_words_and_the_invite_are_where_no_terminal_breaks_them(
+    fake_children: Fake, micro: RunSpec, tmp_path: Path
+) -> None:
+    fake_children("mute")
+    heard, directory = Heard(), tmp_path / "node"
+    with pytest.raises(PortInUse):
+        run_bootstrap(micro, heard, NodeOptions(), directory=directory)
+    assert heard.lines[-2:] == ["  one two three four", "  five six seven eight"]
+    assert f"the invite is in {directory / 'invite'}, too" in heard.lines
+
+
+@pytest.mark.outside
+def test_an_address_that_is_none_is_said_before_it_is_said_to_serve(micro: RunSpec, tmp_path: Path) -> None:
+    heard = Heard()
+    with pytest.raises(BadInput, match=r"'127\.0\.0\.1:4002': not an address; write one such as /ip4/"):
+        run_bootstrap(micro, heard, NodeOptions(listen=("127.0.0.1:4002",)), directory=tmp_path / "node")
+    assert heard.lines == []
+
+
 def test_an_admission_run_keeps_checkpoints_by_the_key_in_its_folder(
     micro: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

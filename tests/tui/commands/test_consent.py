@@ -24,7 +24,7 @@ from dht.process import lock_directory
 from peer.schema.spec import RunSpec, dump, load
 from peer.schema.spec_fields import AdapterTable, MixTable, StartTable
 from peer.tools.watch.run_facts import facts
-from tui.commands.consent import consents, describe, is_agreed
+from tui.commands.consent import consents, describe, in_two_lines, is_agreed
 from tui.commands.join import JoinCommand
 from tui.folders import AGREED
 
@@ -227,9 +227,9 @@ def test_the_screen_says_who_what_and_what_it_takes(join: JoinCommand, spec: Run
     lines = describe(told, tmp_path)
     assert len(lines) <= 30
     assert all(len(line) <= 79 for line in lines if str(tmp_path) not in line)
+    assert {*in_two_lines(fingerprint_words(ORGANISER.peer_id))} <= {line.strip() for line in lines}
     text = " ".join(" ".join(lines).split())
     for part in (
-        fingerprint_words(ORGANISER.peer_id),
         "870 thousand parameters",
         "36 rounds",
         "Python standard library",

@@ -244,6 +244,17 @@ def test_print_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.outside
+def test_print_is_for_the_systemd_of_this_machine(
+    invite: str, systemd: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """That of 252 knows no RestartSteps."""
+    assert main(["service", "install", invite, "--dir", str(tmp_path / "p"), "--print"]) == 0
+    unit = capsys.readouterr().out
+    assert "RestartSteps" not in unit
+    assert "RestartSec=120" in unit
+
+
 def test_a_peer_that_has_taken_part_is_installed_with_an_invite_that_is_over(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -460,7 +471,8 @@ def test_who_leaves_hears_that_the_service_starts_it_again(
     directory = tmp_path / "p"
     with serving(tmp_path, FakePeer()):
         assert main(["leave", "--dir", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == "attic leaves the run; come back with homefires join\n"
+    back = f"homefires join {tmp_path / 'invite'} --dir {tmp_path}"
+    assert capsys.readouterr().out == f"attic leaves the run; come back with: {back}\n"
     assert main(["service", "install", invite, "--dir", str(directory), "--yes"]) == 0
     capsys.readouterr()
     with serving(directory, peer := FakePeer()):

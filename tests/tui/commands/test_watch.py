@@ -49,7 +49,7 @@ def test_a_recording_in_lines(capsys: pytest.CaptureFixture[str]) -> None:
     for words in (("--ui", "plain"), ()):
         assert main(["watch", str(RECORDING), *words]) == 0
         told = capsys.readouterr().out
-        assert "round 12 · " in told
+        assert "round 12/20 · " in told
         assert "\x1b" not in told
 
 

@@ -16,7 +16,7 @@ from dht.errors import BadInput
 from peer.node.store import start_blob
 from peer.schema.spec_fields import AdapterTable
 from peer.testing.child_process import HANG_S
-from peer.tools.chat.conversation import Conversation, Manner
+from peer.tools.chat.conversation import Conversation, Manner, _typed
 from peer.tools.chat.loaded_model import LoadedModel, load_model
 from peer.tools.export.folder import export
 from peer.training.checkpoint.checkpoint import Checkpoints
@@ -198,3 +198,9 @@ def test_the_command_answers_and_ends(run: RunOnDisk, tmp_path: Path) -> None:
     assert (none.returncode, none.stdout) == (2, "")
     assert none.stderr == f"homefires: {tmp_path / 'nowhere'} is no folder; name the folder of a peer\n"
     assert homefires(*greedy, "--temperature", "-1").stderr == "homefires: --temperature is -1; use 0 to 10\n"
+
+
+def test_words_for_the_program_do_not_go_to_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = iter(["/help", "hello", " ", "/quit", "never read"])
+    assert list(_typed(lambda mark: next(lines))) == ["hello"]
+    assert "To end: Ctrl-D, or /quit" in capsys.readouterr().err
