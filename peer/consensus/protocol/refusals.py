@@ -1,5 +1,9 @@
 """The rules by which a signed message of a round is refused, as codes; `homefires explain CODE` explains each."""
 
+from __future__ import annotations
+
+from dataclasses import dataclass
+
 HEADER, STEPS, TOKENS, RANGES, STALENESS, BANDWIDTH = "HEADER", "STEPS", "TOKENS", "RANGES", "STALENESS", "BANDWIDTH"
 DELEGATES = "DELEGATES"
 """Of what a peer says that it gives."""
@@ -33,3 +37,12 @@ RULES = frozenset(
         MESSAGE,
     }
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A message of a peer broke a rule; `why` says so in words."""
+
+    peer: str
+    rule: str
+    why: str

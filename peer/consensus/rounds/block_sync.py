@@ -77,7 +77,7 @@ def on_head(turn: Transition, sender: str, head: Heartbeat) -> None:
     state = turn.state
     before, before_at = state.heard.get(sender, (None, float("-inf")))
     turn.set(heard=_bounded(turn, {**state.heard, sender: (head, turn.now)}))
-    is_named = state.has_a_part(sender)
+    is_named = sender in state.named
     news = head != before and turn.now - before_at >= NEWS_EVERY_S
     if news and not is_named:
         news = turn.now - state.strangers_told_at >= STRANGERS_EVERY_S
@@ -241,7 +241,7 @@ def _tell(turn: Transition, sender: str, anchor: bytes, *, got_on: bool) -> None
     lately = _lately(turn, turn.state.told)
     if sender in lately and not got_on:
         return
-    if not turn.state.has_a_part(sender) and len({*lately, sender}.difference(turn.state.named)) > MAX_HEARD:
+    if sender not in turn.state.named and len({*lately, sender}.difference(turn.state.named)) > MAX_HEARD:
         return
     turn.set(told={**lately, sender: (anchor, turn.now)})
     if anchor == turn.state.head.anchor:

@@ -39,6 +39,7 @@ from peer.consensus.protocol.encoding import (
 from peer.consensus.protocol.head import ChainEntry, ChainHead
 from peer.consensus.protocol.messages import BallotId, Heartbeat, MeanData, PartData, Prepare, Promise, RowDispute
 from peer.consensus.protocol.norms import PartNorms
+from peer.consensus.protocol.refusals import Refusal
 from peer.consensus.protocol.rules import Rules
 from peer.consensus.rounds.timeouts import Deadlines
 
@@ -276,15 +277,6 @@ class SyncProgress:
     """The anchor at which people were told that the others have another digest."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A message broke a rule, one of `peer.consensus.protocol.refusals`; `why` says so in words."""
-
-    peer: str
-    rule: str
-    why: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempts:
     """How the ballots of one anchor went, as far as this peer saw: people are told if none succeeds."""
@@ -371,9 +363,8 @@ class State:
     proposals: Mapping[bytes, Proposal] = field(default_factory=dict)
     votes: Mapping[tuple[int, bytes], Mapping[str, Vote]] = field(default_factory=dict)
     checks: Mapping[tuple[int, bytes], Mapping[str, Vote]] = field(default_factory=dict)
-    """The votes of phase 0."""
+    """The votes of phase 0; `prepared` holds those of phase 1."""
     prepared: Mapping[tuple[int, bytes], Mapping[str, Vote]] = field(default_factory=dict)
-    """The votes of phase 1."""
     checked_at: float = float("-inf")
     """When I voted in phase 0."""
     faults: Mapping[tuple[bytes, int, int], str] = field(default_factory=dict)
@@ -381,7 +372,7 @@ class State:
     checking: Mapping[tuple[bytes, int, int], float] = field(default_factory=dict)
     """Means that are being compared with their rows, and when that was asked for."""
     shown: Mapping[tuple[str, tuple[bytes, int, int]], tuple[str, RowDispute]] = field(default_factory=dict)
-    """By contributor and mean: what was shown here for this anchor, and by which peer."""
+    """What was shown for this anchor, and by which peer; by contributor and mean."""
     wrong: frozenset[str] = frozenset()
     """Peers whose evidence for this anchor proved nothing."""
     forwarded: frozenset[tuple[int, str]] = frozenset()
@@ -457,10 +448,6 @@ class State:
         """The newest head that I know with its certificate: mine, or the one after the blocks to apply."""
         return self.last if self.blocks and self.last is not None else self.head
 
-    def has_a_part(self, peer: str) -> bool:
-        """Whether the chain, or the present round, names a peer."""
-        return peer in self.head.electorate or peer in self.named
-
     @property
     def named(self) -> frozenset[str]:
         """The peers that vote or have voted, are a member or a home of one, or whose work was counted."""
@@ -471,14 +458,14 @@ class State:
         return self.voters.union(head.electorate, head.members, members, earning, homes)
 
     def is_owed(self, peer: str) -> bool:
-        """Whether a peer is given what it asks for, however much that is: who votes or has voted, whom the organiser
-        knows, and their homes. A guest is a name that cost one contribution."""
+        """Whether a peer gets all objects that it asks for: a present or former voter, a peer that the organiser knows,
+        or a home of one of these. Any other member cost its owner no more than one contribution."""
         owed = self.voters.union(self.head.electorate, self.head.roster.known)
         headers = (header for header in self._headers_lately() if header.peer in owed)
         return peer in owed or any(peer == home for header in headers for _, _, home in header.delegates)
 
     def _headers_lately(self) -> list[ContributionHeader]:
-        """Of the last round and of the one that is being made."""
+        """The headers of the last round and of the present one."""
         headers = [*self.trail[-1].block.update.members] if self.trail else []
         return [*headers, *self.exchange.members] if self.exchange is not None else headers
 
@@ -506,7 +493,6 @@ class State:
 
     @property
     def electorate(self) -> tuple[str, ...]:
-        """The electorate that decides what follows."""
         return self.head.electorate
 
     @property

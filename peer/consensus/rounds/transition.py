@@ -15,11 +15,11 @@ from peer.consensus.protocol.electorate import quorum
 from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.layout import Fragment
 from peer.consensus.protocol.messages import FETCH_BYTES, FETCH_MOST, BallotId, GetObjects, Heartbeat, Message
-from peer.consensus.protocol.refusals import RULES, TIME
+from peer.consensus.protocol.refusals import RULES, TIME, Refusal
 from peer.consensus.protocol.rules import Rules
 from peer.consensus.rounds import timeouts
 from peer.consensus.rounds.interface import Effect, Send, Tell
-from peer.consensus.rounds.state import Acceptor, Attempts, FetchRequest, FetchState, Refusal, State
+from peer.consensus.rounds.state import Acceptor, Attempts, FetchRequest, FetchState, State
 from peer.schema.events import AlertRaised, MessageRefused, PhaseEntered, RoundStalled
 
 ON_THEIR_WAY_S = 0.5

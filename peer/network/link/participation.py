@@ -141,7 +141,7 @@ class Participation:
             return Rank.VOTER
         if peer in state.head.roster.known or (guard is not None and guard.roster.has_admitted(peer)):
             return Rank.ADMITTED
-        return Rank.EARNED if state.has_a_part(peer) else Rank.STRANGER
+        return Rank.EARNED if peer in state.named else Rank.STRANGER
 
     def knows(self, peer: str) -> bool:
         """Whether it is no stranger."""
