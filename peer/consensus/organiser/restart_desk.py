@@ -8,6 +8,7 @@ existed has no effect. Peers in quarantine are left out.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -31,6 +32,9 @@ STRANGERS_MOST = 64
 never go on unless a person says so."""
 RESTARTS_MOST = 4096
 """Signed for those who ask, over all. A run loses its quorum now and then; only a liar makes agreements up."""
+RESTARTS_EACH = 256
+"""Of a voter, of which none is signed any more but with somebody who has had fewer: a liar that is known could else use
+all of them up alone, and the run would wait for a person each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,7 @@ class RestartDesk:
         """The newest list; an agreement is judged by the one that its own chain has."""
         self._keys, self._save, self._wait_s, self._is_passed = keys, save, wait_s, is_passed
         self._signed = {restart.stuck[0].about: restart for restart in signed}
+        self._times = Counter(voter for restart in self._signed.values() for voter in restart.electorate)
         self._came: dict[str, _Came] = {}
         """By voter; the one heard longest ago comes first."""
 
@@ -120,6 +125,8 @@ class RestartDesk:
         left = sorted(came.keys() & set(trusted) - out)
         if not lists or not left or len(self._signed) >= RESTARTS_MOST:
             return None
+        if all(self._times[voter] >= RESTARTS_EACH for voter in left):
+            return None
         if not all(may_restart(voters, known, left) for known in lists):
             return None
         waits_s = self._patience_s(came[left[0]].stuck.number, len(left) == len(set(trusted) - out))
@@ -144,6 +151,7 @@ class RestartDesk:
         about, signed = restart.stuck[0].about, restart.signed(self._keys)
         self._save(signed)
         self._signed[about] = signed
+        self._times.update(signed.electorate)
         for voter in self._stuck_in(about):
             del self._came[voter]
         return signed

@@ -239,9 +239,7 @@ def _tell(turn: Transition, sender: str, anchor: bytes, *, got_on: bool) -> None
     """Answer at once a peer that has advanced since the last answer, others once in ASK_EVERY_S; of peers that the
     chain does not name, at most MAX_HEARD."""
     lately = _lately(turn, turn.state.told)
-    if sender in lately and not got_on:
-        return
-    if sender not in turn.state.named and len({*lately, sender}.difference(turn.state.named)) > MAX_HEARD:
+    if (sender in lately and not got_on) or len({*lately, sender}.difference(turn.state.named)) > MAX_HEARD:
         return
     turn.set(told={**lately, sender: (anchor, turn.now)})
     if anchor == turn.state.head.anchor:

@@ -12,6 +12,8 @@ from dht.identity import Identity, RunKeys
 from dht.streams.rpc import MAX_REQUEST_BYTES
 from peer.consensus.organiser.restart_desk import (
     MAX_RESTART_BYTES,
+    RESTARTS_EACH,
+    RESTARTS_MOST,
     STRANGERS_MOST,
     RestartDesk,
     packed_question,
@@ -280,3 +282,17 @@ def test_a_word_of_an_older_list_makes_nothing_possible() -> None:
     desk = desk_of(Disk(), five)
     assert desk.show(stuck("a", five), 0.0, Roster(1, ("a", "b", "c"))) is None
     assert desk.show(stuck("b", five), 10 * WAIT_S, Roster(2, five)) is None
+
+
+def test_a_known_liar_that_makes_agreements_up_uses_its_own_share_of_restarts_up() -> None:
+    """Also over the lives of the node. Who waits with others is let go on all the same, and with the liar, too."""
+    disk = Disk()
+    for first in (0, RESTARTS_EACH):
+        desk = desk_of(disk)
+        for number in range(first, first + RESTARTS_EACH):
+            desk.show(stuck("a", ("a",), anchor=digest(number)), 0.0)
+    assert len(disk.kept) == RESTARTS_EACH < RESTARTS_MOST / 4
+    desk.show(stuck("a"), 0.0)
+    restart = desk.show(stuck("b"), WAIT_S)
+    assert restart is not None
+    assert restart.electorate == ("a", "b")
