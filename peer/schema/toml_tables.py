@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
 from dht.errors import BadSpec
 
@@ -134,7 +135,22 @@ def _explain(error: ValidationError, root: type[StrictTable]) -> str:
         return f"{where} is missing"
     if isinstance(cause := first.get("ctx", {}).get("error"), BadSpec):
         return str(cause)
-    return f"{where} is {shortened(first['input'])}: {first['msg']}"
+    return f"{where} is {shortened(first['input'])}; {must_be(first)}"
+
+
+_KINDS = {
+    "int": "a whole number", "float": "a number", "finite": "a finite number", "bool": "true or false",
+    "string": "a text", "list": "a list", "tuple": "a list", "dataclass": "a table", "dict": "a table",
+}  # fmt: skip
+"""By how the type of an error begins."""
+
+
+def must_be(error: ErrorDetails) -> str:
+    """What a value has to be that pydantic refused, as people say it."""
+    if error["type"] == "literal_error":
+        return f"it must be {error['ctx']['expected']}"
+    kind = _KINDS.get(error["type"].partition("_")[0])
+    return f"it must be {kind}" if kind else error["msg"]
 
 
 def _keys_beside(loc: tuple[int | str, ...], root: type[StrictTable]) -> list[str]:

@@ -33,8 +33,9 @@ from peer.testing.memory_peer import (
     decoded,
     model_of,
 )
-from peer.testing.swarm_contract import Committed, Swarm
+from peer.testing.swarm_contract import ENDS_AT_ITS_USER, Committed, Swarm
 
+__tracebackhide__ = ENDS_AT_ITS_USER
 RUN = b"r" * 32
 ORGANISER = "organiser"
 """Its node stands beside the first founder: whoever the network parts from that founder is parted from it."""
@@ -307,9 +308,12 @@ class LogicalSwarm(Swarm):
 
     def until_round(self, round: int, *, within_s: float) -> None:
         """Run until every live peer has committed anchor `round`; see `Swarm.until_round`."""
+        self._run_until(lambda: self._all_at(round), within_s, f"not everybody is at round {round}")
+
+    def _run_until(self, reached: Callable[[], bool], within_s: float, failure: str) -> None:
         deadline = self.world.now + within_s
-        while not self._all_at(round):
-            assert self.world.now < deadline, f"not everybody is at round {round} after {within_s:g} s: {self._where()}"
+        while not reached():
+            assert self.world.now < deadline, f"{failure} after {within_s:g} s: {self._where()}"
             self.run_for(min(STEP_S, deadline - self.world.now))
 
     def run_for(self, seconds: float) -> None:

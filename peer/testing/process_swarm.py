@@ -44,8 +44,9 @@ from peer.testing.fault_channel import BOOKS, Orders, Strike, end_struck, make_f
 from peer.testing.faults import Crash, Fault, Odd, Stall
 from peer.testing.faulty_streams import DELAY
 from peer.testing.short_waits import PACED, write_hurry
-from peer.testing.swarm_contract import Committed, Swarm, changed_spec
+from peer.testing.swarm_contract import ENDS_AT_ITS_USER, Committed, Swarm, changed_spec
 
+__tracebackhide__ = ENDS_AT_ITS_USER
 LINK_MODULE = "peer.testing.faulty_link"
 NODE_MODULE = "peer.testing.short_waits"
 OF_NODES = ("bootstrap.", "peer.consensus.organiser.")
@@ -160,8 +161,7 @@ class RealSwarm(Swarm):
 
     def log(self, peer: int) -> str:
         """What the peer has written on stderr, in all its lives."""
-        path = self._peers[peer].directory / "peer.log"
-        return path.read_text() if path.exists() else ""
+        return path.read_text() if (path := self._peers[peer].directory / "peer.log").exists() else ""
 
     def lines(self, peer: int) -> list[EventLine]:
         """The event lines of the peer so far, in all its lives."""
@@ -203,6 +203,9 @@ class RealSwarm(Swarm):
 
         who = f"of peers {sorted(by)}" if by else "live peers"
         self._await(all_there, within_s, f"not all {who} have committed round {round}")
+
+    def _run_until(self, reached: Callable[[], bool], within_s: float, failure: str) -> None:
+        self._await(reached, within_s, failure)
 
     def until_first(self, round: int, *, within_s: float = HANG_S) -> None:
         """Wait until somebody has committed anchor `round`: nobody is far in the round that starts from there."""
@@ -488,9 +491,10 @@ class RealSwarm(Swarm):
         return next(peer.index for peer in self._peers if peer.id == peer_id)
 
     def _where(self) -> str:
-        return "; ".join(
-            f"peer {peer.index} {'is live' if peer.is_live else 'has ended'}, "
-            f"round {max(peer.commits, default=0)}, last {peer.lines[-1].event if peer.lines else 'nothing'}, "
-            f"log: {self.log(peer.index)[-LOG_TAIL:]}"
-            for peer in self._peers
-        )
+        """A line for each peer; of one that has ended, the end of its log."""
+        at = [(peer, f"peer {peer.index} at round {max(peer.commits, default=0)}") for peer in self._peers]
+        return "".join(
+            f"\n  {where} is live; its log: {peer.directory / 'peer.log'}" if peer.is_live
+            else f"\n  {where} has ended: {self.log(peer.index)[-LOG_TAIL:]}"
+            for peer, where in at
+        )  # fmt: skip

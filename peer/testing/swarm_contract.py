@@ -5,12 +5,17 @@ from __future__ import annotations
 import tomllib
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import methodcaller
 
 from dht.errors import BadInput
 from peer.schema.spec import RunSpec, from_mapping, read_text
 from peer.testing.faults import Crash, Fault, Partition
+
+ENDS_AT_ITS_USER = methodcaller("errisinstance", (AssertionError, BadInput))
+"""As `__tracebackhide__`: what fails for something of the test's is shown at the test's own line."""
+__tracebackhide__ = ENDS_AT_ITS_USER
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +55,18 @@ class Swarm(ABC):
         """
 
     @abstractmethod
+    def _run_until(self, reached: Callable[[], bool], within_s: float, failure: str) -> None:
+        """Raises AssertionError with `failure`, and where everybody is, if that takes longer."""
+
+    def until_member(self, peer: int, *, within_s: float) -> None:
+        """Run until a round is committed, after those of now, of which this peer is a member: a newcomer takes part, or
+        one that was killed does again. Raises AssertionError as above.
+        """
+        self._require_peer(peer)
+        since = self._newest_round(range(self.size))
+        self._run_until(lambda: self._is_member_since(peer, since), within_s, f"peer {peer} is no member of a round")
+
+    @abstractmethod
     def join(self) -> int:
         """Start one more peer, a newcomer; returns its index at once."""
 
@@ -61,6 +78,17 @@ class Swarm(ABC):
     def close(self) -> None:
         """End everything that was started."""
 
+    def _newest_round(self, peers: Iterable[int]) -> int:
+        """The newest anchor that any of them has committed; 0 before the first."""
+        return max((commit.round for peer in peers for commit in self.committed(peer)), default=0)
+
+    def _is_member_since(self, peer: int, round: int) -> bool:
+        return any(
+            peer in commit.group and commit.round > round
+            for other in range(self.size)
+            for commit in self.committed(other)
+        )
+
     def _require_peer(self, peer: int) -> None:
         if not 0 <= peer < self.size:
             raise BadInput(f"there is no peer {peer}; they are 0 to {self.size - 1}")
@@ -68,11 +96,15 @@ class Swarm(ABC):
     # ---- faults ----
 
     def inject(self, *faults: Fault) -> None:
-        """Have these strike; also while the swarm runs. Raises BadInput for peers that do not exist."""
+        """Have these strike; also while the swarm runs. Raises BadInput for peers that do not exist, and for a round
+        that is over there: such a fault would never strike."""
         for fault in faults:
             unknown = [peer for peer in fault.named if peer >= self.size]
             if unknown:
                 raise BadInput(f"{fault}: there is no peer {unknown[0]}; they are 0 to {self.size - 1}")
+            begun = min(self._newest_round([peer]) for peer in fault.victims)
+            if fault.round < begun:
+                raise BadInput(f"{fault}: round {fault.round} is over; the newest that has begun there is {begun}")
         self._waiting += faults
 
     @property

@@ -13,7 +13,7 @@ from typing import Any
 
 from peer.schema.events import DeviceMeasured, RoundForecast
 from tui.swarm.phase_styles import STATES, ShownState, penalty_code, state_named
-from tui.swarm.snapshot import WEIGHT_ONE, PeerView, PenaltyRecord, Point, Round, SwarmState
+from tui.swarm.snapshot import WEIGHT_ONE, LogEntry, PeerView, PenaltyRecord, Point, Round, SwarmState
 
 HASH_SHOWN = 8
 """Characters of the hash of a run that nobody names."""
@@ -37,6 +37,22 @@ def run_name(swarm: SwarmState) -> str:
 def parameters(swarm: SwarmState) -> int | None:
     """The number of trained parameters, as reported by peers."""
     return next((peer.parameters for peer in swarm.reporting if peer.parameters), None)
+
+
+MENDED_BY_A_ROUND = frozenset({"STANDS_STILL", "STUCK", "ABORTED", "CLOCK", "LINK"})
+"""Alerts of what keeps a peer from its round: once it has committed one, they are about what was."""
+
+
+def standing_alerts(swarm: SwarmState) -> list[LogEntry]:
+    """Warnings and errors of what is not mended yet, as far as anybody can know that; the oldest first."""
+    return [entry for entry in swarm.entries if entry.level != "info" and not _is_mended(swarm, entry)]
+
+
+def _is_mended(swarm: SwarmState, entry: LogEntry) -> bool:
+    if entry.code not in MENDED_BY_A_ROUND or not swarm.history or swarm.history[-1].t <= entry.t:
+        return False
+    peer = swarm.peers.get(entry.peer)
+    return peer is None or peer.committed >= swarm.round
 
 
 # ---- what a peer does ----

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import torch
 
 from dht.errors import BadInput, DeviceLost, MemoryFull
+from peer.node.host.unused_card import find_unused
 
 FULL_SIGNS = ("can't allocate memory", "out of memory", "ALLOC_FAILED")
 """Of main memory; of a driver that is asked without the allocator, also for its context, and of MPS; of cuBLAS and
@@ -71,8 +72,10 @@ def _usable_device(name: str, wanted: str, otherwise: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         if is_out_of_memory(error):
             raise MemoryFull(f"{name} has no room for any program more; {MAKE_ROOM}") from error
+        card = find_unused(torch.version.cuda) if name.startswith("cuda") and not torch.cuda.is_available() else None
+        mend = f"{card.found}: {card.fix}, or {otherwise}" if card is not None else otherwise
         raise BadInput(
-            f"settings.devices is {wanted!r}, and {name} does not work here ({first_line(error)}); {otherwise}"
+            f"settings.devices is {wanted!r}, and {name} does not work here ({first_line(error)}); {mend}"
         ) from error
     return one.device
 

@@ -143,7 +143,7 @@ class RoundForecaster:
         """
         if not self._errors:
             return foretold_s
-        lacked_s, share = (median(errors) for errors in zip(*self._errors, strict=True))
+        lacked_s, share = median(each for each, _ in self._errors), median(each for _, each in self._errors)
         corrected_s = foretold_s + lacked_s if lacked_s > 0 else foretold_s * share
         return float(max(self._spec.round.min_round_s, corrected_s))
 

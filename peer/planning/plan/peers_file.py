@@ -14,6 +14,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from dht.errors import BadInput
 from peer.planning.plan.peer_set import MOST_PEERS, Machine, PeerSet, PeerSpecs, refuse_count
+from peer.schema.toml_tables import must_be
 
 MOST_WHOLE = 10**18
 """Larger whole numbers are typing mistakes."""
@@ -136,4 +137,4 @@ def _explain(error: ValidationError) -> str:
         return f"{where} is missing"
     if isinstance(cause := first.get("ctx", {}).get("error"), BadInput):
         return str(cause)
-    return f"{where} is {first['input']!r}: {first['msg']}"
+    return f"{where} is {first['input']!r}; {must_be(first)}"

@@ -10,6 +10,7 @@ import platform
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from dht.errors import HomefiresError
@@ -44,10 +45,13 @@ def execute(wanted: Sequence[str]) -> dict[str, Any]:
     import torch
 
     from peer.node.host.device import choose_devices
+    from peer.node.host.unused_card import find_unused
 
-    chosen, found = choose_devices(wanted), devices()
+    chosen, found, wants_any = choose_devices(wanted), devices(), tuple(wanted) == ("auto",)
     rows = [_described(str(device), found) | {"kernel_s": _timed(device)} for device in chosen]
-    return {**rows[0], "torch": torch.__version__, "devices": found, "chosen": rows}
+    unused = find_unused(torch.version.cuda) if wants_any and all(row["device"] == "cpu" for row in found) else None
+    told = None if unused is None else asdict(unused)
+    return {**rows[0], "torch": torch.__version__, "devices": found, "chosen": rows, "unused": told}
 
 
 def _timed(device: torch.device) -> float:

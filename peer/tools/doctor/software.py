@@ -21,7 +21,7 @@ from peer.planning.plan.strategy_search import seconds
 from peer.schema.byte_text import format_bytes
 from peer.schema.events import InnerProgressed, read_lines
 from peer.schema.spec import RunSpec, dump
-from peer.tools.doctor.check import Check, failed, one_line, passed, unknown
+from peer.tools.doctor.check import Check, failed, one_line, passed, unknown, warned
 from peer.training.train.autotune_result import Tuned, from_json
 
 CHILD_S = 90.0
@@ -118,6 +118,8 @@ async def check_devices(wanted: Sequence[str], start: Start = run_python) -> tup
     listed = "; also here: " + ", ".join(f"{row['device']} ({_describe(row)})" for row in others) if others else ""
     uneven = f"; {EVENLY}" if len({row["total_bytes"] for row in rows}) > 1 else ""
     found = f"{_computes(rows)} with torch {told['torch']}{uneven}{listed}"
+    if unused := told.get("unused"):
+        return warned("device", one_line(f"{found}; {unused['found']}"), unused["fix"]), devices
     return passed("device", one_line(found), kernel_s=max(row["kernel_s"] for row in rows)), devices
 
 

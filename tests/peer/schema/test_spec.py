@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -176,3 +178,22 @@ def test_what_is_trained_on_which_texts_is_said_in_a_few_words() -> None:
     assert load("micro").in_words == "micro: llama on Python's standard library"
     mix = [{"name": "a", "source": "hub", "path": "owner/set"}, {"name": "b"}]
     assert spec(data={"mix": mix}).in_words == "r: llama on owner/set, Python's standard library"
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "said"),
+    [
+        ("steps", "abc", "round.steps is 'abc'; it must be a whole number"),
+        ("steps", 1.5, "round.steps is 1.5; it must be a whole number"),
+        ("steps", "9", None),
+        ("gather_s", "soon", "round.gather_s is 'soon'; it must be a number"),
+        ("pace", "fast", "round.pace is 'fast'; it must be 'steps', 'speed' or 'time'"),
+        ("pace", [], "round.pace is []; it must be 'steps', 'speed' or 'time'"),
+    ],
+)
+def test_a_wrong_kind_of_value_is_said_as_people_say_it(setting: str, value: object, said: str | None) -> None:
+    """The library's own words are for programmers."""
+    table = load("micro").tables()
+    table["round"] = table["round"] | {setting: value}
+    with nullcontext() if said is None else pytest.raises(BadSpec, match=f": {re.escape(said or '')}$"):
+        from_mapping(table, "mine")

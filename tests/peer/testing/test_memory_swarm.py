@@ -172,6 +172,29 @@ def test_faults_may_be_injected_while_it_runs() -> None:
     assert (run.struck, run.waiting) == ((late,), ())
 
 
+def test_a_fault_of_a_round_that_is_over_is_refused_at_once() -> None:
+    """It would never strike; a round that has begun may still get to its phase."""
+    run = LogicalSwarm(peers=3, seed=1)
+    run.until_round(3, within_s=60)
+    begun = len(run.committed(0))
+    with pytest.raises(BadInput, match=f"round 1 is over; the newest that has begun there is {begun}"):
+        run.inject(Crash(peer=0, phase="prepare", round=1))
+    assert run.waiting == ()
+    run.inject(Crash(peer=0, phase="apply", round=begun, back_after_s=1))
+
+
+def test_a_newcomer_is_waited_for_until_a_round_counts_it() -> None:
+    run = LogicalSwarm(peers=3, seed=1)
+    run.until_round(2, within_s=60)
+    peer = run.join()
+    run.until_member(peer, within_s=120)
+    assert peer in run.group(max(commit.round for commit in run.committed(0)))
+    run.inject(Crash(peer=peer, phase="train", round=len(run.committed(0)) + 1))
+    run.until_round(len(run.committed(0)) + 4, within_s=200)
+    with pytest.raises(AssertionError, match=f"peer {peer} is no member of a round after 20 s"):
+        run.until_member(peer, within_s=20)
+
+
 def test_a_crash_strikes_after_what_strikes_together_with_it() -> None:
     """Otherwise the dead would miss their other faults."""
     run = LogicalSwarm(peers=3, seed=1)

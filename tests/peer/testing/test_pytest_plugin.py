@@ -5,10 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from peer.testing.child_process import HANG_S
+from peer.testing.faults import Fault
 
 pytestmark = pytest.mark.outside
 
@@ -103,3 +105,22 @@ def test_a_logical_swarm_loads_neither_torch_nor_hivemind() -> None:
     code = "import sys, peer.testing.memory_swarm; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=HANG_S)
     assert set(run.stdout.split()) & {"torch", "hivemind", "transformers", "datasets", "pytest"} == set()
+
+
+def test_a_failure_ends_in_the_line_of_the_test(pytester: pytest.Pytester) -> None:
+    result = run_tests(
+        pytester,
+        """
+        def test_too_soon(swarm):
+            run = swarm(peers=2)
+            run.until_round(9, within_s=5)
+        """,
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([">*run.until_round(9, within_s=5)", "E*not everybody is at round 9 after 5 s*"])
+    result.stdout.no_fnmatch_line("*memory_swarm.py*")
+
+
+def test_every_fault_is_in_the_readme() -> None:
+    text = (ROOT / "peer" / "testing" / "README.md").read_text()
+    assert [fault.__name__ for fault in get_args(Fault) if f"| `{fault.__name__}` |" not in text] == []

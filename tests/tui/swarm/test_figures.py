@@ -15,7 +15,7 @@ from tui.dashboard.styles import state_of
 from tui.dashboard.view import View
 from tui.swarm import figures
 from tui.swarm.figure_text import left_words, why_words
-from tui.swarm.snapshot import PeerView, PenaltyRecord, Point, SwarmState
+from tui.swarm.snapshot import LogEntry, PeerView, PenaltyRecord, Point, SwarmState
 
 HEARD_T = START + 60.0
 
@@ -194,6 +194,20 @@ def test_the_rest_of_a_run_takes_its_usual_rounds_less_what_is_made_of_this_one(
     assert figures.seconds_left(swarm, swarm.history[-1].t + 4.0) == 36.0
     assert figures.seconds_left(swarm, swarm.history[-1].t + 99.0) == 30.0
     assert figures.seconds_left(replace(swarm, rounds=0), HEARD_T) is None
+
+
+@pytest.mark.parametrize(
+    ("code", "before_s", "stands"),
+    [("STANDS_STILL", 5.0, False), ("STANDS_STILL", -5.0, True), ("CLOCK", 5.0, False), ("DAMAGE", 5.0, True)],
+)
+def test_an_error_that_kept_a_peer_from_its_round_is_over_with_the_next_one(
+    code: str, before_s: float, stands: bool
+) -> None:
+    """One of another kind stands: nobody says when it is mended."""
+    swarm = swarm_of(3)
+    t = swarm.history[-1].t - before_s
+    entry = LogEntry(t=t, level="error", peer=peer_id(2), code=code, text="it stands still")
+    assert figures.standing_alerts(replace(swarm, entries=(entry,))) == ([entry] if stands else [])
 
 
 # ---- how long it takes ----

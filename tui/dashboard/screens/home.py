@@ -318,8 +318,8 @@ def add_penalties(sheet: FactSheet, view: View) -> None:
 
 
 def add_alerts(sheet: FactSheet, view: View) -> None:
-    """The last three warnings and errors. Penalties are shown elsewhere."""
-    alerts = [entry for entry in view.swarm.entries if entry.level != "info" and entry.code not in PENALTY_PAGES][-3:]
+    """The last three warnings and errors that still stand. Penalties are shown elsewhere."""
+    alerts = [entry for entry in figures.standing_alerts(view.swarm) if entry.code not in PENALTY_PAGES][-3:]
     sheet.heading("Alerts", "a shows all" if alerts else "")
     if not alerts and not view.mini:
         sheet.nothing("alerts", "none")

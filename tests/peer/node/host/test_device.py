@@ -18,6 +18,7 @@ from peer.node.host.device import (
     short_word,
     total_bytes,
 )
+from peer.node.host.unused_card import UnusedCard
 
 CUDA = torch.device("cuda:1")
 FULL = RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported asynchronously")
@@ -57,6 +58,15 @@ def test_a_gpu_that_does_not_work_is_not_full(monkeypatch: pytest.MonkeyPatch) -
     answering(monkeypatch, RuntimeError("CUDA error: no kernel image is available\nand more"))
     with pytest.raises(BadInput, match=r"cuda does not work here \(CUDA error: no kernel image.*\); use cpu$"):
         choose_device()
+
+
+def test_who_wants_cuda_hears_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    card = UnusedCard(found="an NVIDIA card is here, and its driver is not loaded", fix="install the driver")
+    monkeypatch.setattr("peer.node.host.device.find_unused", lambda cuda: card)
+    answering(monkeypatch, AssertionError("Torch not compiled with CUDA enabled"))
+    with pytest.raises(BadInput, match=r"its driver is not loaded: install the driver, or use auto or cpu$"):
+        choose_device("cuda")
 
 
 def test_a_driver_without_memory_for_itself_is_not_taken_for_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,6 +167,20 @@ async def test_several_devices_are_listed_and_the_smallest_card_decides(gib: int
     assert [each.device for each in devices] == ["cuda:0", "cuda:1"]
 
 
+async def test_a_card_that_torch_cannot_use_is_told_with_its_mend() -> None:
+    row = {"device": "cpu", "name": "x86_64", "uuid": "", "free_bytes": 0, "total_bytes": 0, "kernel_s": 0.001}
+    card = {"found": "an NVIDIA card is here, and its driver is not loaded", "fix": "install the driver"}
+
+    async def kernel(*words: str, timeout_s: float = 0.0) -> ChildResult:
+        told = {**row, "torch": "2.13+cpu", "devices": [row], "chosen": [row], "unused": card}
+        return ChildResult(exit_code=0, out=json.dumps(told), err="")
+
+    check, devices = await check_devices(("auto",), kernel)
+    assert check.status is Status.WARN
+    assert check.found.endswith("with torch 2.13+cpu; an NVIDIA card is here, and its driver is not loaded")
+    assert (check.fix, len(devices)) == ("install the driver", 1)
+
+
 async def test_what_a_child_tells_is_read() -> None:
     """The device with those beside it, and the fit."""
     row = {"device": "cuda:1", "name": "NVIDIA X", "uuid": "GPU-1", "free_bytes": 20 << 30, "total_bytes": 24 << 30}
