@@ -47,7 +47,7 @@ def test_a_stranger_gives_and_votes_once_it_is_promoted_and_the_list_outlives_a_
 
 def test_the_node_promotes_by_itself_whose_work_the_voters_have_counted(swarm: StartSwarm) -> None:
     """It follows their chain; the word of the stranger itself counts for nothing."""
-    hurry = {"bootstrap.promotion.LOOK_S": 0.2}
+    hurry = {"bootstrap.chain_follower.LOOK_S": 0.2}
     run = swarm(peers=2, real=True, sets=SETS, settings=RESTING, organiser=("--promote", "0.1m"), hurry=hurry)
     run.until_round(1)
     stranger = run.join()
