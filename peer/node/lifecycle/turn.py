@@ -111,7 +111,9 @@ def tell_round(turn: Turn, move: RoundDecided, state: bytes) -> None:
     turn.set(told_at=life.at, told_exposed_s=exposed_s)
     if life.in_step:
         turn.add(WriteSnapshot(move.anchor, state))
-    if _is_my_turn(life, update, life.run.data.eval_every) or _is_last(life, update):
+    if _is_my_turn(life, update, life.run.data.eval_every) or (
+        _is_last(life, update) and life.me in life.round.members
+    ):
         turn.add_chore(Evaluate(update.round))
     if life.run.evaluate is not None and _is_my_turn(life, update, life.run.evaluate.every):
         turn.add_chore(ContinuePrompts(update.round))

@@ -431,6 +431,16 @@ def test_exactly_one_member_measures_an_anchor_and_all_the_last(every: int, last
     assert len({me for _, me in evaluated}) == 3 or expected < 6
 
 
+def test_who_is_no_member_measures_nothing_at_the_end() -> None:
+    """As a home of a cluster, which holds a part of the model."""
+    run = spec()
+    story = joined(dataclasses.replace(run, run=dataclasses.replace(run.run, rounds=1)), is_in_step=False)
+    story.life = replace(story.life, me="a home")
+    story.queue.append(commit(update(round=1)))
+    story.turns(1)
+    assert "evaluate" not in story.trainer.done
+
+
 @pytest.mark.parametrize("finished", [False, True])
 def test_leaving_and_finishing_are_told_to_the_link(finished: bool) -> None:
     """So that the others know whether to wait; a checkpoint is the last thing, and nothing follows."""
