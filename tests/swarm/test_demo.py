@@ -97,10 +97,11 @@ def bytes_per_parameter(demo: Homefires) -> tuple[float, float]:
 
 
 def final_loss(demo: Homefires) -> float:
-    """Held-out loss of the last anchor."""
-    (loss,) = [
+    """Held-out loss of the last anchor, which every peer measures."""
+    losses = [
         line.event.loss
         for line in demo.events(Evaluated)
-        if isinstance(line.event, Evaluated) and line.event.round == ROUNDS
+        if isinstance(line.event, Evaluated) and line.event.round == ROUNDS and line.event.loss is not None
     ]
-    return loss
+    assert max(losses) - min(losses) < 1e-3
+    return losses[0]

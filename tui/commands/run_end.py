@@ -8,7 +8,6 @@ from peer.schema.events import read_events
 from tui.folders import quoted
 from tui.swarm.reducer import apply_all
 from tui.swarm.snapshot import SwarmState
-from tui.text.units import count
 
 
 def end_lines(directory: Path) -> list[str]:
@@ -28,5 +27,5 @@ def _learned(swarm: SwarmState) -> list[str]:
     if len(swarm.evaluations) < 2:
         return []
     first, last = swarm.evaluations[0], swarm.evaluations[-1]
-    rounds = count(last.round - first.round, "round")
-    return [f"learned: held-out loss {first.value:.3f} → {last.value:.3f} nats per token in {rounds}"]
+    then, now = f"{first.value:.3f} at round {first.round}", f"{last.value:.3f} at round {last.round}"
+    return [f"learned: the loss on held-out text was {then}, and is {now}"]

@@ -109,7 +109,9 @@ def tell_round(turn: Turn, move: RoundDecided, state: bytes) -> None:
     turn.set(told_at=life.at, told_exposed_s=exposed_s)
     if life.in_step:
         turn.add(WriteSnapshot(move.anchor, state))
-    if _is_my_turn(life, update, life.run.data.eval_every):
+    if _is_my_turn(life, update, life.run.data.eval_every) or (
+        _is_last(life, update) and life.me in life.round.members
+    ):
         turn.add_chore(Evaluate(update.round))
     if life.run.evaluate is not None and _is_my_turn(life, update, life.run.evaluate.every):
         turn.add_chore(ContinuePrompts(update.round))
@@ -117,11 +119,15 @@ def tell_round(turn: Turn, move: RoundDecided, state: bytes) -> None:
 
 def _is_my_turn(life: Life, update: Update, every: int) -> bool:
     """All anchors are alike, so one member evaluates each, in turn."""
-    last = life.run.run.rounds
     members = life.round.members
-    if not members or (update.round % every and update.round != last):
+    if not members or (update.round % every and not _is_last(life, update)):
         return False
     return members[(update.round // every) % len(members)] == life.me
+
+
+def _is_last(life: Life, update: Update) -> bool:
+    """What the run has come to is measured by each peer: it is what each of their owners is told at the end."""
+    return update.round == life.run.run.rounds
 
 
 def tell_pause(turn: Turn) -> None:

@@ -32,7 +32,7 @@ def test_what_was_learned_and_the_commands_that_have_it(rounds: int, tmp_path: P
         committed(1), committed(2), Evaluated(round=2, loss=2.362, tokens=9), PeerStopped(why="the run is finished"),
     )  # fmt: skip
     expected = [
-        "learned: held-out loss 5.352 → 2.362 nats per token in 2 rounds",
+        "learned: the loss on held-out text was 5.352 at round 0, and is 2.362 at round 2",
         f"talk to the model: homefires chat '{directory}'",
         f"have it as files: homefires export '{directory}'",
     ]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.schema.events import RoundForecast
+from peer.schema.events import RoundForecast, RoundStalled
 from tui.text.event_text import (
     PauseReason,
     PeerStatus,
@@ -24,6 +24,7 @@ from tui.text.event_text import (
     next_snooze_h,
     next_words,
     read_status,
+    stall_brief,
 )
 
 NOW = 1_800_000_000.0
@@ -144,3 +145,9 @@ def test_a_round_has_a_length_an_interval_and_a_fact_beside_it() -> None:
 def test_the_margin_is_late_or_to_spare(late_s: float | None, advice: str, words: str, brief: str) -> None:
     forecast = replace(FORECAST, late_s=late_s, advice=advice)
     assert (margin_words(forecast), margin_brief(forecast)) == (words, brief)
+
+
+def test_a_short_line_says_who_is_not_heard() -> None:
+    why = "round 7 stands still after 3 ballots; 1 of 3 voters are heard; not heard: anna, bob"
+    stalled = RoundStalled(round=6, ballots=3, rule="", about="", why=why)
+    assert stall_brief(stalled, "") == "anna, bob not heard: round 7 stands still"

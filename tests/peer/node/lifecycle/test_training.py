@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 
 import pytest
 from msgspec.structs import replace
@@ -409,8 +410,8 @@ def test_the_first_founder_measures_the_start() -> None:
 
 
 @pytest.mark.parametrize(("every", "last", "expected"), [(1, 0, 6), (2, 0, 3), (4, 0, 1), (4, 6, 2)])
-def test_exactly_one_member_measures_an_anchor(every: int, last: int, expected: int) -> None:
-    """They take turns; the last anchor is always measured, before the peer leaves."""
+def test_exactly_one_member_measures_an_anchor_and_all_the_last(every: int, last: int, expected: int) -> None:
+    """They take turns; the last one is what the run has come to, and each measures it before it leaves."""
     evaluated, told = [], 0
     for me in NAMES:
         run = spec(data={"eval_every": every})
@@ -423,11 +424,21 @@ def test_exactly_one_member_measures_an_anchor(every: int, last: int, expected: 
             evaluated += [(round, me)] * (len(story.all(Evaluated)) - before)
         told += len(story.words(LossMeasured))
         assert story.left == bool(last)
-    rounds = sorted(round for round, _ in evaluated)
-    assert rounds == sorted(set(rounds))
-    assert len(rounds) == expected
-    assert told == expected, "others read it on the board"
+    measured = Counter(round for round, _ in evaluated)
+    assert all(times == (len(NAMES) if round == last else 1) for round, times in measured.items())
+    assert len(measured) == expected
+    assert told == len(evaluated), "others read it on the board"
     assert len({me for _, me in evaluated}) == 3 or expected < 6
+
+
+def test_who_is_no_member_measures_nothing_at_the_end() -> None:
+    """As a home of a cluster, which holds a part of the model."""
+    run = spec()
+    story = joined(dataclasses.replace(run, run=dataclasses.replace(run.run, rounds=1)), is_in_step=False)
+    story.life = replace(story.life, me="a home")
+    story.queue.append(commit(update(round=1)))
+    story.turns(1)
+    assert "evaluate" not in story.trainer.done
 
 
 @pytest.mark.parametrize("finished", [False, True])
