@@ -180,7 +180,7 @@ def test_guests_that_ask_for_everything_again_and_again_have_the_strangers_share
     guest, line_bps = stage.world.join(), 400_000.0
     stage.run(15.0)
     peer, given = stage.honest[0], Counter[str]()
-    assert peer.driver.state.has_a_part(guest.name)
+    assert guest.name in peer.driver.state.named
     peer.driver.budget.upload_bps = lambda: line_bps
 
     def line(source: str, to: str, frame: bytes) -> float:

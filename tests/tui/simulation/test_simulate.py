@@ -39,7 +39,7 @@ def test_events_can_be_watched_and_reported(tmp_path: Path, capsys: pytest.Captu
     told = [line for line in read_lines(events) if line is not None and isinstance(line.event, RoundCommitted)]
     assert len(told) == 12
     assert main(["watch", str(events), "--ui", "plain"]) == 0
-    assert "round 3 · 4 peers" in capsys.readouterr().out
+    assert "round 3/3 · 4 peers" in capsys.readouterr().out
     assert main(["report", str(events), "--to", str(tmp_path / "report.html")]) == 0
 
 

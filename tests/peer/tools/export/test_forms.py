@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -213,7 +214,7 @@ def test_a_push_uploads_what_was_written(adapted: RunOnDisk, tmp_path: Path, api
         adapted.directory, tmp_path / "out", what="adapter", push_to="me/mine", progress=ExportProgress(told.append)
     )
     assert [line.split()[0] for line in told] == ["reading", "writing", "uploading"]
-    assert told[-1].endswith(" MB to me/mine")
+    assert re.fullmatch(r"uploading [0-9.]+ [kM]B to me/mine", told[-1])
     assert said.endswith(f" is in {tmp_path / 'out'} and at https://huggingface.co/me/mine")
     assert api.asked[:2] == [("create", "me/mine"), ("the adapter of round 2 of micro", "me/mine")]
     assert {"adapter_model.safetensors", "adapter_config.json", "README.md"} <= {name for name, _ in api.asked}
