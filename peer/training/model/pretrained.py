@@ -199,8 +199,8 @@ def _model_table(config: PreTrainedConfig, table: Mapping[str, Any]) -> dict[str
         raise BadSpec(f"start.model scales its rotary positions ({config.rope_parameters}), which no spec can say yet")
     values: dict[str, Any] = {}
     for key in known.keys:
-        value = _plain(rotary.get(key, getattr(config, key, None)))
-        default = _plain(_rotary(usual).get(key, getattr(usual, key, None)))
+        value = _plain(rotary.get(key, _sliding(config).get(key, getattr(config, key, None))))
+        default = _plain(_rotary(usual).get(key, _sliding(usual).get(key, getattr(usual, key, None))))
         if value is not None and (value != default or key == "vocab_size"):
             values[key] = value
     positions = int(getattr(config, "max_position_embeddings", CONTEXT_MOST))
@@ -221,6 +221,16 @@ def _rotary(config: PreTrainedConfig) -> dict[str, Any]:
         said = said["full_attention"] | {"rope_local_base_freq": said["sliding_attention"].get("rope_theta")}
     ours: dict[str, str] = {name: key for key, name in ROPE_NAMES.items()}
     return {"rope_type": "default"} | {ours.get(name, name): value for name, value in said.items()}
+
+
+def _sliding(config: PreTrainedConfig) -> dict[str, Any]:
+    """Which blocks slide, as a spec says it: a window of 0 is none, and of a pattern the last block sees all."""
+    if getattr(config, "sliding_window", 0) is None:
+        return {"sliding_window": 0, "sliding_window_pattern": None}
+    kinds = getattr(config, "layer_types", None) or ()
+    if "sliding_attention" in kinds and "full_attention" in kinds:
+        return {"sliding_window_pattern": kinds.index("full_attention") + 1}
+    return {}
 
 
 def _plain(value: Any) -> Any:
@@ -270,10 +280,30 @@ def _write(spec: RunSpec, model: nn.Module, files: Mapping[str, bytes]) -> start
 def _require_alike(spec: RunSpec, model: nn.Module) -> None:
     """Whether the spec says everything that decides what the model computes. Raises BadSpec."""
     tokens = torch.arange(TRIED_TOKENS).unsqueeze(0) % int(spec.model.config["vocab_size"])
-    theirs, ours = (next_token_logits(each.eval(), tokens) for each in (model, build(spec)))
+    made = build(spec)
+    theirs, ours = (next_token_logits(each.eval(), tokens) for each in (model, made))
     difference = float((theirs - ours).abs().max())
-    if not difference <= AGREES:
+    odd = "" if difference <= AGREES else f"its logits differ by {difference:.2g}"
+    if odd := odd or _odd_far_away(model, made, spec.model.context):
         raise BadSpec(
-            f"start.model computes otherwise than [model] can say: its logits differ by {difference:.2g}, so something "
-            "in its configuration has no key in a spec"
+            f"start.model computes otherwise than [model] can say: {odd}, so something in its configuration has no key "
+            "in a spec"
         )
+
+
+def _odd_far_away(model: Any, made: Any, context: int) -> str:
+    """What differs where a text is longer than the tried one: how positions turn, and what each block sees."""
+    theirs, ours = (_seen(each.config, context) for each in (model, made))
+    if theirs != ours:
+        return f"of {context:,} tokens its blocks see {theirs}, and not {ours}"
+    turns = {name: value for name, value in made.named_buffers() if name.endswith("inv_freq")}
+    is_alike = all(torch.allclose(model.get_buffer(name), value, rtol=1e-5, atol=0) for name, value in turns.items())
+    return "" if is_alike else "its rotary positions turn otherwise"
+
+
+def _seen(config: PreTrainedConfig, context: int) -> list[int]:
+    """The tokens that each block sees at most."""
+    window = min(context, getattr(config, "sliding_window", None) or context)
+    blocks: int = config.num_hidden_layers
+    kinds = getattr(config, "layer_types", None) or ["sliding_attention"] * blocks
+    return [window if kind == "sliding_attention" else context for kind in kinds]

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 from dht.errors import BadInput, BadSpec, Unreachable
 from peer.node.store import start_blob
 from peer.parallel.pipeline.stage_model import build_stage, require_cuttable
-from peer.schema.spec import dump, from_mapping, load, parse
+from peer.schema.spec import RunSpec, dump, from_mapping, load, parse
 from peer.schema.spec_fields import HUB_NAME
 from peer.training.data.tokenizer import ByteTokenizer, tokenizer_of
 from peer.training.model import pretrained
@@ -230,6 +230,50 @@ def test_factors_between_which_nothing_lies_are_refused() -> None:
     spec = from_mapping({"run": {"name": "x"}, "model": {"architecture": "llama", "context": 16, "config": values}})
     with pytest.raises(BadSpec, match="rope_low_freq_factor is not below rope_high_freq_factor"):
         build_config(spec)
+
+
+def far_away(folder: Path, architecture: str, **config: Any) -> RunSpec:
+    publish(folder, architecture, num_key_value_heads=2, max_position_embeddings=256, **config)
+    tables = adopt(find(str(folder)), {"context": 128})
+    return from_mapping({"run": {"name": "x"}} | tables)
+
+
+def test_a_start_without_a_window_gets_none(tmp_path: Path) -> None:
+    """Where transformers has one if nobody says anything; EXAONE 4 then turns positions in every block."""
+    spec = far_away(tmp_path / "a", "mistral", sliding_window=None)
+    assert spec.model.config["sliding_window"] == 0
+    assert build_config(parse(dump(spec))).sliding_window is None
+    kinds = ["full_attention"] * 2
+    spec = far_away(tmp_path / "b", "exaone4", sliding_window=None, layer_types=kinds, num_hidden_layers=2)
+    assert build_config(spec).layer_types == kinds
+    spec = far_away(tmp_path / "c", "exaone4", sliding_window=64, sliding_window_pattern=3, num_hidden_layers=4)
+    assert spec.model.config["sliding_window_pattern"] == 3
+    assert build_config(spec).layer_types == ["sliding_attention"] * 2 + ["full_attention", "sliding_attention"]
+
+
+def test_ministral_keeps_how_it_reads_long_texts(tmp_path: Path) -> None:
+    """Its queries grow with their positions; without that it computes otherwise."""
+    rope = {
+        "rope_type": "yarn", "rope_theta": 1e5, "factor": 4.0, "original_max_position_embeddings": 16,
+        "beta_fast": 30.0, "beta_slow": 2.0, "mscale": 1.0, "mscale_all_dim": 0.5, "llama_4_scaling_beta": 0.7,
+    }  # fmt: skip
+    spec = far_away(tmp_path, "ministral3", rope_parameters=rope, head_dim=16)
+    assert rope.items() <= build_config(parse(dump(spec))).rope_parameters.items()
+
+
+def test_what_only_long_texts_show_is_refused_too(tmp_path: Path) -> None:
+    """The tried text is shorter than the window, and turns the slow positions by nothing."""
+    with pytest.raises(BadSpec, match=r"of 128 tokens its blocks see \[128, 128\], and not \[64, 64\]"):
+        far_away(tmp_path / "a", "olmo3", sliding_window=64, layer_types=["full_attention"] * 2, num_hidden_layers=2)
+    rope = LLAMA3 | {"rope_type": "yarn", "rope_theta": 1e6, "truncate": False, "factor": 2.0}
+    del rope["low_freq_factor"], rope["high_freq_factor"]
+    with pytest.raises(BadSpec, match=r"its rotary positions turn otherwise|its logits differ"):
+        far_away(
+            tmp_path / "b",
+            "olmo3",
+            rope_parameters={"full_attention": rope, "sliding_attention": {"rope_type": "default", "rope_theta": 1e6}},
+            num_hidden_layers=4,
+        )
 
 
 HOSTILE = {
