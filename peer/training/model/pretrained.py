@@ -107,7 +107,7 @@ def adopt(found: FoundModel, table: Mapping[str, Any], template: str = "") -> di
     config = _config(found)
     said = _model_table(config, table)
     files = {} if said["tokenizer"] != START else _files(found, template)
-    model = _load(AutoModelForCausalLM, found, dtype=torch.float32, config=config)
+    model = _weights(found, config)
     manifest = _write(_spec_of(said, "0" * 64, found), model, files)
     _require_alike(_spec_of(said, manifest.name, found), model)
     start = {"model": found.name, "digest": manifest.name, "revision": found.revision}
@@ -123,7 +123,7 @@ def fetch(spec: RunSpec) -> None:
     try:
         files = _files(found, spec.data.template) if spec.model.tokenizer == START else {}
         _require_whole(found)
-        model = _load(AutoModelForCausalLM, found, dtype=torch.float32, config=build_config(spec))
+        model = _weights(found, build_config(spec))
         without = {name: text for name, text in files.items() if name != generation.FILE}  # as in older runs
         for each in (files, without) if without != files else (files,):
             manifest = _write(spec, model, each)
@@ -141,14 +141,33 @@ def fetch(spec: RunSpec) -> None:
 def _load(kind: Any, found: FoundModel, **options: Any) -> Any:
     """What transformers makes of them. Raises BadSpec."""
     named: dict[str, Any] = {"gguf_file": found.file} if found.file else {}
-    if kind is AutoModelForCausalLM and not found.file:
-        named["use_safetensors"] = True
     try:
         return kind.from_pretrained(found.folder, trust_remote_code=False, local_files_only=True, **named, **options)
     except (OSError, ValueError, KeyError, TypeError, ImportError, AttributeError, RuntimeError) as error:
         raise cannot_load(KEY, found.name, reason_of(error)) from error
 
 
+OF_TEXT = {r"^language_model\.": "", r"^model\.language_model\.": "model."}
+"""In a model that sees and hears, too, the names of what reads text, and what they are in one that reads alone."""
+
+
+def _weights(found: FoundModel, config: PreTrainedConfig) -> nn.Module:
+    """All parameters that a model of `config` has; what else is in the files is left there. Raises BadSpec."""
+    named = {} if found.file else {"use_safetensors": True}
+    if not found.file and TEXT in _said(found):
+        named |= {"key_mapping": OF_TEXT}
+    model: nn.Module
+    model, told = _load(
+        AutoModelForCausalLM, found, config=config, dtype=torch.float32, output_loading_info=True, **named
+    )  # fmt: skip
+    if missing := sorted(told["missing_keys"]):
+        # transformers draws them at random, and says so in a log.
+        raise cannot_load(KEY, found.name, f"its files lack {len(missing):,} of its tensors, such as {missing[0]}")
+    return model
+
+
+TEXT = "text_config"
+"""In a config.json, the part of a model that reads text, if it sees and hears, too."""
 BESIDE = frozenset({
     "rope_theta", "rope_scaling", "partial_rotary_factor", "rotary_pct", "rotary_emb_base", "rope_local_base_freq",
     "sliding_window_pattern", "head_dim",
@@ -163,11 +182,10 @@ def _config(found: FoundModel) -> PreTrainedConfig:
         config: PreTrainedConfig = _load(AutoConfig, found)
         return config
     _require_whole(found)
-    try:
-        said = json.loads((found.folder / "config.json").read_text(encoding="utf-8"))
-        kind = said["model_type"]
-    except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
-        raise cannot_load(KEY, found.name, f"its config.json is none: {reason_of(error)}") from error
+    said = _said(found)
+    if isinstance(said.get(TEXT), dict):
+        said = {key: said[key] for key in said.keys() & {"tie_word_embeddings"}} | said[TEXT]
+    kind = said.get("model_type")
     if not isinstance(kind, str) or kind not in ARCHITECTURES:
         raise BadSpec(f"start.model is of {shortened(kind)}, none of {', '.join(ARCHITECTURES)}")
     of_all = {each.name for each in fields(PreTrainedConfig)}
@@ -179,6 +197,17 @@ def _config(found: FoundModel) -> PreTrainedConfig:
         return AutoConfig.for_model(kind, **{key: said[key] for key in own & said.keys()} | {"pad_token_id": None})
     except (TypeError, ValueError, KeyError, AttributeError, ZeroDivisionError, StrictDataclassError) as error:
         raise cannot_load(KEY, found.name, reason_of(error)) from error
+
+
+def _said(found: FoundModel) -> dict[str, Any]:
+    """Its config.json. Raises BadSpec."""
+    try:
+        said = json.loads((found.folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise cannot_load(KEY, found.name, f"its config.json is none: {reason_of(error)}") from error
+    if not isinstance(said, dict):
+        raise cannot_load(KEY, found.name, "its config.json is none")
+    return said
 
 
 def _require_whole(found: FoundModel) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
@@ -274,6 +275,45 @@ def test_what_only_long_texts_show_is_refused_too(tmp_path: Path) -> None:
             rope_parameters={"full_attention": rope, "sliding_attention": {"rope_type": "default", "rope_theta": 1e6}},
             num_hidden_layers=4,
         )
+
+
+WITH_EYES: dict[str, dict[str, Any]] = {
+    "gemma3": {
+        "model_type": "gemma3", "mm_tokens_per_image": 4, "image_token_index": 200, "boi_token_index": 201,
+        "eoi_token_index": 202,
+    },
+    "mistral3": {"model_type": "mistral3", "image_token_index": 200, "tie_word_embeddings": False},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "reads"), [("gemma3", "gemma3_text"), ("mistral3", "ministral3")])
+@pytest.mark.parametrize("prefix", ["language_model.", ""])
+def test_of_a_model_with_eyes_what_reads_text_is_taken(kind: str, reads: str, prefix: str, tmp_path: Path) -> None:
+    """Gemma 3 and Ministral 3 are published so, by either of two names for each tensor."""
+    theirs = publish(tmp_path, reads, num_key_value_heads=2, head_dim=16, initializer_range=0.2, pad_token_id=0)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(WITH_EYES[kind] | {"text_config": json.loads(path.read_text())}))
+    tensors = {
+        prefix + name if prefix or not name.startswith("model.") else f"model.language_model.{name[6:]}": value
+        for name, value in load_file(tmp_path / "model.safetensors").items()
+    }
+    save_file(tensors | {"vision_tower.patch": torch.zeros(2)}, tmp_path / "model.safetensors", {"format": "pt"})
+    spec = run_from(tmp_path)
+    assert spec.model.architecture == reads
+    tokens_BT = text_BT(64)[:2]
+    torch.testing.assert_close(
+        next_token_logits(build(spec).eval(), tokens_BT), next_token_logits(theirs, tokens_BT), rtol=0, atol=1e-4
+    )
+
+
+def test_a_start_that_lacks_a_tensor_is_refused(tmp_path: Path) -> None:
+    """transformers would draw it at random."""
+    publish(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    del tensors["model.norm.weight"]
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(BadSpec, match=r"its files lack 1 of its tensors, such as model\.norm\.weight"):
+        run_from(tmp_path)
 
 
 HOSTILE = {
