@@ -102,7 +102,7 @@ class MixTable(StrictTable):
 
 
 MOST_SOURCES = 16
-TEMPLATES = ("chatml", "qwen3")
+TEMPLATES = ("chatml", "deepseek", "qwen3")
 """Chat templates that are shipped for training."""
 TEMPLATE_FILE = re.compile(r"[A-Za-z0-9_-]{1,60}\.jinja")
 USUAL_DATE = "2025-01-01"
@@ -138,8 +138,9 @@ class DataTable(StrictTable):
     `{"messages": [{"role": …, "content": …}, …]}` or `{"conversations": [{"from": …, "value": …}, …]}`; with `tools`,
     `tool_calls`, `reasoning_content` and what else a chat template takes. One with `"weight": 0` is only read."""
     template: str = ""
-    """How conversations are written, in place of the tokenizer's own chat template: one that is shipped (`chatml`, or
-    `qwen3` for Qwen3 and its like), or NAME.jinja beside the tokenizer of the model from which the run starts."""
+    """How conversations are written, in place of the tokenizer's own chat template: one that is shipped (`chatml`,
+    `qwen3` for Qwen3 and its like, `deepseek` for what was distilled from DeepSeek-R1), or NAME.jinja beside the
+    tokenizer of the model from which the run starts."""
     date: str = USUAL_DATE
     """YYYY-MM-DD: today, for a template that writes it. All peers read the same text, on whatever day."""
     mix: tuple[MixTable, ...] = ()
