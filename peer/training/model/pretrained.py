@@ -153,7 +153,7 @@ OF_TEXT = {r"^language_model\.": "", r"^model\.language_model\.": "model."}
 
 def _weights(found: FoundModel, config: PreTrainedConfig) -> nn.Module:
     """All parameters that a model of `config` has; what else is in the files is left there. Raises BadSpec."""
-    named = {} if found.file else {"use_safetensors": True}
+    named: dict[str, Any] = {} if found.file else {"use_safetensors": True}
     if not found.file and TEXT in _said(found):
         named |= {"key_mapping": OF_TEXT}
     model: nn.Module

@@ -106,7 +106,7 @@ class TemplateEncoder:
         for end in ends_of(tokens):
             tokens[end : self._closed_at(tokens & NUMBER, int(end))] &= NUMBER
         is_unclosed = self._is_open and tokens[-1] <= NUMBER
-        return np.append(tokens, np.int32(self.closing)) if is_unclosed else tokens
+        return np.append(tokens, np.int32(self.closing or 0)) if is_unclosed else tokens
 
     def _closed_at(self, tokens: Tokens, start: int) -> int:
         """The position after the token that closes an answer, if only white space is before it; otherwise `start`."""
