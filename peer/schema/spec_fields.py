@@ -352,6 +352,9 @@ class AggregationTable(StrictTable):
     """How contributions combine. `mean`: by tokens. `edit`: large norms count less (arXiv:2412.07210). `centered-clip`:
     what is far from the last mean is drawn towards it (arXiv:2012.10333). `agreement`: `edit`, and what points away
     from the last mean counts less (arXiv:2007.13137)."""
+    weigh: Literal["read", "predicted"] = "read"
+    """Which tokens of a peer count as its own: all that it `read`, or those that it `predicted`, which are the answers
+    where conversations are learned. Nobody can check these, so of them at most twice as many count as is usual."""
     warmup_rounds: Annotated[int, Bounds(1, 1000)] = 10
     """Accepted norms of one peer and layer before they are used to refuse or to clip one."""
     alpha: Annotated[float, Bounds(0.001, 1)] = 0.1

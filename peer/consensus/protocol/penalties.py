@@ -42,7 +42,7 @@ def due(rules: Rules, head: ChainHead, update: Update, findings: Sequence[Findin
 
 
 def _of_members(rules: Rules, head: ChainHead, update: Update) -> Iterator[Penalty]:
-    until = update.round + 1
+    until, learned = update.round + 1, norms.tokens_learned(rules, head, update.members)
     for peer in _absent(head, update):
         yield peer, ABSENT, 0, until, WHOLE_MODEL, "did not answer"
     for index, member in enumerate(update.members):
@@ -53,9 +53,10 @@ def _of_members(rules: Rules, head: ChainHead, update: Update) -> Iterator[Penal
         counts = discount(member.staleness, rules.max_staleness)
         if member.root and counts < WEIGHT_ONE:
             yield member.peer, STALE, counts, until, WHOLE_MODEL, f"{member.staleness} rounds old"
-        if member.root and member.tokens > rules.tokens_cap:
-            why = f"declared {member.tokens:,} tokens, of which {rules.tokens_cap:,} count"
-            yield member.peer, CLIPPED, WEIGHT_ONE * rules.tokens_cap // member.tokens, until, WHOLE_MODEL, why
+        most = min(learned[index], rules.tokens_cap)
+        if member.root and member.tokens > most:
+            why = f"declared {member.tokens:,} tokens, of which {most:,} count"
+            yield member.peer, CLIPPED, WEIGHT_ONE * most // member.tokens, until, WHOLE_MODEL, why
 
 
 def _of_liars(rules: Rules, head: ChainHead, update: Update) -> Iterator[Penalty]:
