@@ -147,6 +147,8 @@ def _load(kind: Any, found: FoundModel, **options: Any) -> Any:
         raise cannot_load(KEY, found.name, reason_of(error)) from error
 
 
+TEXT = "text_config"
+"""In a config.json, the part of a model that reads text, if it sees and hears, too."""
 OF_TEXT = {r"^language_model\.": "", r"^model\.language_model\.": "model."}
 """In a model that sees and hears, too, the names of what reads text, and what they are in one that reads alone."""
 
@@ -166,8 +168,6 @@ def _weights(found: FoundModel, config: PreTrainedConfig) -> nn.Module:
     return model
 
 
-TEXT = "text_config"
-"""In a config.json, the part of a model that reads text, if it sees and hears, too."""
 BESIDE = frozenset({
     "rope_theta", "rope_scaling", "partial_rotary_factor", "rotary_pct", "rotary_emb_base", "rope_local_base_freq",
     "sliding_window_pattern", "head_dim",
@@ -184,7 +184,7 @@ def _config(found: FoundModel) -> PreTrainedConfig:
     _require_whole(found)
     said = _said(found)
     if isinstance(said.get(TEXT), dict):
-        said = {key: said[key] for key in said.keys() & {"tie_word_embeddings"}} | said[TEXT]
+        said = said[TEXT] | {key: said[key] for key in said.keys() & {"tie_word_embeddings"}}
     kind = said.get("model_type")
     if not isinstance(kind, str) or kind not in ARCHITECTURES:
         raise BadSpec(f"start.model is of {shortened(kind)}, none of {', '.join(ARCHITECTURES)}")

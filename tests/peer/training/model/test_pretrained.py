@@ -306,6 +306,19 @@ def test_of_a_model_with_eyes_what_reads_text_is_taken(kind: str, reads: str, pr
     )
 
 
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_the_whole_of_a_model_with_eyes_says_whether_its_matrix_is_tied(is_tied: bool, tmp_path: Path) -> None:
+    """Its part may say something else, of no account; what the files do not agree with is refused."""
+    publish(tmp_path, "ministral3", num_key_value_heads=2, head_dim=16, pad_token_id=0, tie_word_embeddings=is_tied)
+    path, said = tmp_path / "config.json", json.loads((tmp_path / "config.json").read_text())
+    other = said | {"tie_word_embeddings": not is_tied}
+    path.write_text(json.dumps(WITH_EYES["mistral3"] | {"tie_word_embeddings": is_tied, "text_config": other}))
+    assert run_from(tmp_path).model.config.get("tie_word_embeddings", False) is is_tied
+    path.write_text(json.dumps(WITH_EYES["mistral3"] | {"tie_word_embeddings": not is_tied, "text_config": said}))
+    with pytest.raises(BadSpec, match=r"such as lm_head\.weight"):
+        run_from(tmp_path)
+
+
 def test_a_start_that_lacks_a_tensor_is_refused(tmp_path: Path) -> None:
     """transformers would draw it at random."""
     publish(tmp_path)
