@@ -305,6 +305,8 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
 }  # fmt: skip
 """By their names in transformers."""
+MAY_SEE = frozenset({"gemma3_text", "ministral3"})
+"""Architectures that are also published as the part of a model that reads text, beside another part that sees."""
 
 
 def check_config(architecture: str, config: Mapping[str, Value]) -> None:
