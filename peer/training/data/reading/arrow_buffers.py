@@ -7,6 +7,7 @@ messages has verified them.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from struct import error as struct_error
 from struct import unpack_from
 from typing import Any
 
@@ -26,9 +27,12 @@ PLACE_BYTES = 16
 
 def unpacked_bytes(messages: Any) -> Iterator[int]:
     """For each message, what its packed buffers claim in bytes; 0 where it is read as it lies in the file.
-    `messages` is a `pyarrow.MessageReader`."""
+    `messages` is a `pyarrow.MessageReader`. Raises ValueError for a buffer that lies outside of its message."""
     for message in messages:
-        yield _claimed(bytes(message.metadata), message.body)
+        try:
+            yield _claimed(bytes(message.metadata), message.body)
+        except struct_error as error:
+            raise ValueError("a buffer lies outside of its message") from error
 
 
 def _claimed(said: bytes, body: Any) -> int:
@@ -39,7 +43,8 @@ def _claimed(said: bytes, body: Any) -> int:
     batch = _target(said, header)
     if said[kind] == DICTIONARY:
         data = _field(said, batch, DATA)
-        assert data is not None
+        if data is None:
+            return 0
         batch = _target(said, data)
     is_old = version is not None and unpack_from("<h", said, version)[0] <= WITHOUT_COMPRESSION
     may_be_packed = _field(said, batch, COMPRESSION) is not None or (is_old and _field(said, message, CUSTOM))

@@ -148,7 +148,7 @@ def _below(root: Path, refuse: Callable[[BadInput], None]) -> Iterator[Path]:
                     continue
                 visited.add((about.st_dev, about.st_ino))
                 here = Path(folder)
-                folders[:] = sorted(name for name in folders if not name.startswith("."))
+                folders[:] = sorted((name for name in folders if not name.startswith(".")), key=os.fsencode)
                 links += [here / name for name in folders if (here / name).is_symlink()]
                 yield from ((here / name).relative_to(root) for name in names if not name.startswith("."))
         waiting = links

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from dht.errors import BadInput, BadSpec
+from peer.schema.events import printable
 from peer.training.data.reading.arrow_buffers import unpacked_bytes
 from peer.training.data.reading.data_files import DataFile
-from peer.training.data.reading.parquet_pages import page_bytes
+from peer.training.data.reading.parquet_pages import RowGroup, page_bytes, row_groups
 from peer.training.data.reading.plain_text import PIECE, RATIO, RATIO_FREE_BYTES, ScannedText, opened, scan, text_of
 
 MOST_ROW = 8 << 20
@@ -206,9 +207,9 @@ def _table_rows(file: DataFile, column: str | None, told: Findings) -> Iterator[
                     told.fault(BadInput(f"{where} holds a value that cannot be read ({error}); remove its column"))
                     continue
                 yield where, values
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         why = next(iter(str(error).splitlines()), type(error).__name__)[:200]
-        raise BadSpec(f"{file.name} is no {file.kind} file ({why}); remove or rename it") from error
+        raise BadSpec(f"{file.name} is no {file.kind} file ({printable(why)}); remove or rename it") from error
 
 
 def _row_bytes(one: Any) -> int:
@@ -225,27 +226,31 @@ def _parquet(file: DataFile, column: str | None) -> Iterator[Any]:
     with _seekable(file) as source, pyarrow.parquet.ParquetFile(source, buffer_size=PIECE) as table:
         schema = table.schema_arrow
         _require_column(file, schema, column)
-        for group in range(table.metadata.num_row_groups):
-            rows = _rows_at_once(file, source, table.metadata.row_group(group), column)
-            columns = None if column is None else [column]
+        columns = None if column is None else [column]
+        for group, rows in enumerate(_rows_at_once(file, source, column)):
             yield from table.iter_batches(batch_size=rows, row_groups=[group], columns=columns)
 
 
-def _rows_at_once(file: DataFile, source: Path | BinaryIO, group: Any, column: str | None) -> int:
+def _rows_at_once(file: DataFile, source: Path | BinaryIO, column: str | None) -> Iterator[int]:
+    """See `_rows_of_group`, for each of a file."""
+    with source.open("rb") if isinstance(source, Path) else nullcontext(source) as raw:
+        try:
+            for group in row_groups(raw):
+                yield _rows_of_group(file, raw, group, column)
+        except ValueError as error:
+            if isinstance(error, BadInput):
+                raise
+            raise BadSpec(f"{file.name} is no parquet file ({error}); remove or rename it") from error
+
+
+def _rows_of_group(file: DataFile, raw: BinaryIO, group: RowGroup, column: str | None) -> int:
     """How many rows of a group to read at once. Raises BadInput for a group that unpacks to more than its bytes can
     hold. A value that stands once in the file may be that of every row: then each row counts as much as the whole
     group."""
-    chunks = [group.column(number) for number in range(group.num_columns)]
-    if column is not None:
-        chunks = [chunk for chunk in chunks if f"{chunk.path_in_schema}.".startswith(f"{column}.")]
-    with source.open("rb") if isinstance(source, Path) else nullcontext(source) as raw:
-        try:
-            pages = [size for chunk in chunks for size in page_bytes(raw, chunk)]
-        except ValueError as error:
-            raise BadSpec(f"{file.name} is no parquet file ({error}); remove or rename it") from error
-    claimed = sum(pages)
-    packed = sum(chunk.total_compressed_size for chunk in chunks)
-    is_too_much = claimed > RATIO_FREE_BYTES + RATIO * packed or claimed > max(1, group.num_rows) * MOST_ROW
+    chunks = [each for each in group.chunks if column is None or f"{each.path}.".startswith(f"{column}.")]
+    pages = [size for chunk in chunks for size in page_bytes(raw, chunk)]
+    claimed, packed = sum(pages), sum(chunk.packed_bytes for chunk in chunks)
+    is_too_much = claimed > RATIO_FREE_BYTES + RATIO * packed or claimed > max(1, group.rows) * MOST_ROW
     if is_too_much or not all(0 <= size <= MOST_PAGE for size in pages):
         raise BadInput(f"{file.name} has cells that claim {claimed >> 20} MiB out of {packed:,} bytes; {CUT}")
     return int(min(ROWS, max(8, ROWS_BYTES // max(1, claimed))))
@@ -262,7 +267,10 @@ def _arrow(file: DataFile, column: str | None) -> Iterator[Any]:
     with _mapped(file) as source:
         begins_at = ARROW_STREAM if source.read(len(ARROW_FILE)) == ARROW_FILE else 0
         source.seek(begins_at)
-        largest = max(unpacked_bytes(pyarrow.MessageReader.open_stream(source)), default=0)
+        try:
+            largest = max(unpacked_bytes(pyarrow.MessageReader.open_stream(source)), default=0)
+        except ValueError as error:
+            raise BadSpec(f"{file.name} is no arrow file ({error}); remove or rename it") from error
         if largest > MOST_PAGE:
             raise BadInput(
                 f"{file.name} has rows that unpack to {largest >> 20} MiB at once; write it anew as .parquet, or "
@@ -272,6 +280,7 @@ def _arrow(file: DataFile, column: str | None) -> Iterator[Any]:
         table = pyarrow.ipc.open_stream(source)
         _require_column(file, table.schema, column)
         for batch in table:
+            batch.validate(full=True)  # or a wrong offset ends this process by a signal
             yield batch if column is None else batch.select([column])
 
 
@@ -291,7 +300,9 @@ def _require_column(file: DataFile, schema: Any, column: str | None) -> None:
 
 def _require_named(name: str, columns: Sequence[str], column: str) -> None:
     if column not in columns:
-        raise BadSpec(f"data.text_field is {column!r}, no column of {name}; it has {', '.join(columns)[:200]}")
+        raise BadSpec(
+            f"data.text_field is {column!r}, no column of {name}; it has {printable(', '.join(columns)[:200])}"
+        )
 
 
 @contextmanager

@@ -21,7 +21,7 @@ ENCODINGS = {
 HIGH_BYTES = re.compile(rb"[\x80-\xff]+")
 FEW = 32
 """Single bytes beyond ASCII, between letters of ASCII, are too little to guess by."""
-IN_A_WORD = re.compile(r"(?<=[^\W\d_])[^\x00-\x7f\w’‘—–·](?=[^\W\d_])")
+IN_A_WORD = re.compile(r"[^\x00-\x7f\w’‘—–·](?<=[^\W\d_].)(?=[^\W\d_])")
 """A sign between two letters, as hardly any text has but one that is read in a wrong encoding."""
 
 
@@ -30,7 +30,7 @@ def guess(sample: bytes) -> str:
     text = sample.decode("utf-8", "replace")
     broken = text.count(REPLACED)
     # By chance hardly any bytes are a letter of UTF-8.
-    if sum(letter > "\x7f" for letter in text) - broken >= broken:
+    if _beyond_ascii(text) - broken >= broken:
         return "utf-8"
     runs = HIGH_BYTES.findall(sample)
     if len(runs) < FEW and max(map(len, runs)) == 1:
@@ -46,6 +46,10 @@ def _candidates(sample: bytes) -> Iterator[tuple[float, float, int, str]]:
         for order, (name, rarity) in enumerate(ENCODINGS.items()):
             if name == found.encoding or name in found.could_be_from_charset:
                 text = sample.decode(name, "replace")
-                signs = len(IN_A_WORD.findall(text)) / max(1, sum(letter > "\x7f" for letter in text))
+                signs = len(IN_A_WORD.findall(text)) / max(1, _beyond_ascii(text))
                 # Two digits: the rest is no difference that anybody would notice.
                 yield round(found.chaos + signs + rarity, 2), -round(found.coherence, 2), order, name
+
+
+def _beyond_ascii(text: str) -> int:
+    return len(text) - len(text.encode("ascii", "ignore"))

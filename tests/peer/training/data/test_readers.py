@@ -334,6 +334,15 @@ def test_a_cell_that_claims_much_takes_little(
     assert f"{name} {said}" in told
 
 
+@pytest.mark.outside
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+def test_damaged_tables_are_a_line_each_and_end_nothing(seed: int, tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "tests.peer.training.data.damaged_tables", str(tmp_path), str(seed), "400"]
+    ended = subprocess.run(argv, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0, ended.stderr
+
+
 def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not left out without a word."""
     (tmp_path / "a.txt").write_text("a")
