@@ -20,7 +20,7 @@ from dht.errors import BadInput, BadSpec
 from peer.schema.events import printable
 from peer.training.data.reading.arrow_buffers import unpacked_bytes
 from peer.training.data.reading.data_files import DataFile
-from peer.training.data.reading.parquet_pages import RowGroup, page_bytes, row_groups
+from peer.training.data.reading.parquet_pages import RowGroup, pages_of, row_groups
 from peer.training.data.reading.plain_text import PIECE, RATIO, RATIO_FREE_BYTES, ScannedText, opened, scan, text_of
 
 MOST_ROW = 8 << 20
@@ -34,6 +34,8 @@ KEYS = ("messages", "conversations")
 MOST_PAGE = 128 << 20
 """Bytes of a page of a parquet file, or a packed batch of an Arrow file, which is in memory as a whole. Most writers
 end a page at 1 MiB."""
+MOST_VALUES = 1 << 20
+"""Of a row in a table, in all that is nested in it."""
 MOST_FAULTS = 1000
 """Faults that are kept; the others are counted."""
 ARROW_FILE = b"ARROW1"
@@ -192,10 +194,12 @@ def _table_rows(file: DataFile, column: str | None, told: Findings) -> Iterator[
     number = 0
     try:
         for batch in _parquet(file, column) if file.kind == "parquet" else _arrow(file, column):
+            has_many = sum(map(_values, batch.columns)) > MOST_VALUES
             for row in range(batch.num_rows):
                 where, one = f"{file.name}#{number}", batch.slice(row, 1)
                 number += 1
-                if one.get_total_buffer_size() > MOST_ROW and _row_bytes(one) > MOST_ROW:
+                is_large = one.get_total_buffer_size() > MOST_ROW and _row_bytes(one) > MOST_ROW
+                if is_large or (has_many and sum(map(_values, one.columns)) > MOST_VALUES):
                     told.fault(BadInput(f"{where} {LARGE}"))
                     continue
                 try:
@@ -218,6 +222,18 @@ def _row_bytes(one: Any) -> int:
 
     is_coded = pyarrow.types.is_dictionary
     return sum(int((each.dictionary_decode() if is_coded(each.type) else each).nbytes) for each in one.columns)
+
+
+def _values(array: Any) -> int:
+    """How many values Python would have for it: some take no byte in a table."""
+    import pyarrow
+
+    types, kind = pyarrow.types, array.type
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind) or types.is_map(kind):
+        return len(array) + _values(array.flatten())
+    if types.is_struct(kind):
+        return len(array) + sum(map(_values, array.flatten()))
+    return len(array)
 
 
 def _parquet(file: DataFile, column: str | None) -> Iterator[Any]:
@@ -248,7 +264,12 @@ def _rows_of_group(file: DataFile, raw: BinaryIO, group: RowGroup, column: str |
     hold. A value that stands once in the file may be that of every row: then each row counts as much as the whole
     group."""
     chunks = [each for each in group.chunks if column is None or f"{each.path}.".startswith(f"{column}.")]
-    pages = [size for chunk in chunks for size in page_bytes(raw, chunk)]
+    pages_of_chunks = [list(pages_of(raw, chunk)) for chunk in chunks]
+    for chunk, of_chunk in zip(chunks, pages_of_chunks, strict=True):
+        values = sum(page.values for page in of_chunk)
+        if values > max(group.rows, MOST_VALUES + RATIO * chunk.packed_bytes):
+            raise BadInput(f"{file.name} has cells that claim {values:,} values out of {chunk.packed_bytes:,} bytes")
+    pages = [page.unpacked_bytes for of_chunk in pages_of_chunks for page in of_chunk]
     claimed, packed = sum(pages), sum(chunk.packed_bytes for chunk in chunks)
     is_too_much = claimed > RATIO_FREE_BYTES + RATIO * packed or claimed > max(1, group.rows) * MOST_ROW
     if is_too_much or not all(0 <= size <= MOST_PAGE for size in pages):

@@ -20,7 +20,10 @@ FOOTER_BYTES = 16 << 20
 MAGIC = b"PAR1"
 STOP, BOOLEANS, BYTE, INTEGERS, DOUBLE, BINARY, LISTS, STRUCT = 0, (1, 2), 3, (4, 5, 6), 7, 8, (9, 10), 12
 UNCOMPRESSED, COMPRESSED = 2, 3
-"""Fields of a head."""
+OF_DATA = (5, 8)
+"""Fields of a head: structs of which one says how many values its page has."""
+VALUES = 1
+"""The field of those."""
 GROUPS = 4
 """The field of a footer."""
 COLUMNS, ROWS = 1, 3
@@ -83,9 +86,15 @@ def _number(said: Mapping[int, Any], field: int) -> int:
     return value
 
 
-def page_bytes(file: BinaryIO, chunk: ColumnChunk) -> Iterator[int]:
-    """The unpacked size of each page of a column chunk, in bytes. Raises ValueError for bytes that are no column
-    chunk."""
+@dataclass(frozen=True)
+class Page:
+    unpacked_bytes: int
+    values: int
+    """Of a dictionary, which is no data, 0."""
+
+
+def pages_of(file: BinaryIO, chunk: ColumnChunk) -> Iterator[Page]:
+    """What each page of a column chunk comes to. Raises ValueError for bytes that are no column chunk."""
     at, end = chunk.start, chunk.start + chunk.packed_bytes
     if at < 0:
         raise ValueError("a page has no place")
@@ -94,7 +103,8 @@ def page_bytes(file: BinaryIO, chunk: ColumnChunk) -> Iterator[int]:
         unpacked, packed = _number(fields, UNCOMPRESSED), _number(fields, COMPRESSED)
         if packed < 0:
             raise ValueError("a page has a negative size")
-        yield unpacked
+        data = next((said for said in map(fields.get, OF_DATA) if isinstance(said, dict)), {VALUES: 0})
+        yield Page(unpacked, _number(data, VALUES))
         at += size + packed
 
 

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pyarrow
 import pyarrow.ipc
 import pyarrow.parquet
@@ -236,6 +237,48 @@ def test_what_is_wrong_with_a_file_is_one_clear_line(name: str, tmp_path: Path) 
     assert str(caught.value).isprintable()
 
 
+MOST_GROWTH_MB = 75
+READ = """
+import sys
+from pathlib import Path
+import pyarrow.parquet
+from peer.training.data.reading.data_files import find_files
+from peer.training.data.documents import documents_of
+from peer.training.data.reading.file_rows import Findings
+peak = lambda: int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) >> 10
+before, told = peak(), Findings(raises=False)
+found = sum(1 for _ in documents_of(find_files(sys.argv[1]), "text", told))
+print(peak() - before, found, *told.faults)
+"""
+READ_ROWS = """
+import sys
+from pathlib import Path
+import pyarrow.parquet
+from peer.training.data.reading.data_files import find_files
+from peer.training.data.reading.file_rows import Findings, rows_of
+peak = lambda: int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) >> 10
+(file,), told = find_files(sys.argv[1]).files, Findings(raises=False)
+before = peak()
+found = sum(1 for _ in rows_of(file, None, told))
+print(peak() - before, found, *told.faults)
+"""
+
+
+@pytest.mark.outside
+@pytest.mark.slow
+@pytest.mark.parametrize("write", [arrow, parquet])
+def test_values_that_take_no_bytes_are_counted(write: Callable[..., bytes], tmp_path: Path) -> None:
+    """30 million in a row, of which each would be a dict in Python."""
+    count, name = 30_000_000, f"a.{write.__name__}"
+    flags = pyarrow.StructArray.from_arrays([pyarrow.array(np.zeros(count, bool))], ["is"])
+    packing = {"compression": "zstd"} if write is arrow else {}
+    (tmp_path / name).write_bytes(write(flags=pyarrow.ListArray.from_arrays([0, count], flags), **packing))
+    told = subprocess.run([sys.executable, "-c", READ_ROWS, str(tmp_path)], capture_output=True, text=True, timeout=120)
+    grown_mb, found, fault = told.stdout.split(maxsplit=2)
+    assert (int(grown_mb) < MOST_GROWTH_MB, found) == (True, "0"), told
+    assert fault.startswith((f"{name}#0 is larger than", f"{name} has cells that claim {count:,} values out of"))
+
+
 def test_text_that_is_no_utf8_in_a_table_is_one_line(tmp_path: Path) -> None:
     column = pyarrow.array([b"caf\xe9"]).view(pyarrow.string())
     pyarrow.parquet.write_table(pyarrow.table({"text": column}), tmp_path / "a.parquet")
@@ -281,21 +324,6 @@ def test_rows_of_a_packed_arrow_file_are_read(compression: str | None, tmp_path:
     text = pyarrow.DictionaryArray.from_arrays(pyarrow.array([1, 0] * 99, pyarrow.int32()), ["one " * 99, "two " * 99])
     (tmp_path / "a.arrow").write_bytes(arrow(compression, text=text))
     assert list(texts(tmp_path).values()) == ["two " * 99, "one " * 99] * 99
-
-
-MOST_GROWTH_MB = 75
-READ = """
-import sys
-from pathlib import Path
-import pyarrow.parquet
-from peer.training.data.reading.data_files import find_files
-from peer.training.data.documents import documents_of
-from peer.training.data.reading.file_rows import Findings
-peak = lambda: int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) >> 10
-before, told = peak(), Findings(raises=False)
-found = sum(1 for _ in documents_of(find_files(sys.argv[1]), "text", told))
-print(peak() - before, found, *told.faults)
-"""
 
 
 @pytest.mark.outside
