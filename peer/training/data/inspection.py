@@ -21,8 +21,8 @@ from peer.training.data.open_source import documents_in, files_of, folders
 from peer.training.data.packs import fingerprint
 from peer.training.data.reading.data_files import PACKINGS, LeftOut, find_files, require_there
 from peer.training.data.reading.file_rows import KEYS, Findings, rows_of
-from peer.training.data.reading.guess_encoding import REPLACED
 from peer.training.data.reading.plain_text import content_of
+from peer.training.data.reading.text_encoding import REPLACED
 from peer.training.data.source import Document
 from peer.training.data.tokenizer import ByteTokenizer, Tokenizer, tokenizer_of
 

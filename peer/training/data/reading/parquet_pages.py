@@ -87,13 +87,13 @@ def _number(said: Mapping[int, Any], field: int) -> int:
 
 
 @dataclass(frozen=True)
-class Page:
+class DataPage:
     unpacked_bytes: int
     values: int
     """Of a dictionary, which is no data, 0."""
 
 
-def pages_of(file: BinaryIO, chunk: ColumnChunk) -> Iterator[Page]:
+def pages_of(file: BinaryIO, chunk: ColumnChunk) -> Iterator[DataPage]:
     """What each page of a column chunk comes to. Raises ValueError for bytes that are no column chunk."""
     at, end = chunk.start, chunk.start + chunk.packed_bytes
     if at < 0:
@@ -104,7 +104,7 @@ def pages_of(file: BinaryIO, chunk: ColumnChunk) -> Iterator[Page]:
         if packed < 0:
             raise ValueError("a page has a negative size")
         data = next((said for said in map(fields.get, OF_DATA) if isinstance(said, dict)), {VALUES: 0})
-        yield Page(unpacked, _number(data, VALUES))
+        yield DataPage(unpacked, _number(data, VALUES))
         at += size + packed
 
 
