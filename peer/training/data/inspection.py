@@ -19,10 +19,10 @@ from peer.training.data.document_tokens import LEFT_OUT, DocumentEncoder, encode
 from peer.training.data.documents import is_whole
 from peer.training.data.open_source import documents_in, files_of, folders
 from peer.training.data.packs import fingerprint
+from peer.training.data.reading.code_pages import REPLACED
 from peer.training.data.reading.data_files import PACKINGS, LeftOut, find_files, require_there
 from peer.training.data.reading.file_rows import KEYS, Findings, rows_of
 from peer.training.data.reading.plain_text import content_of
-from peer.training.data.reading.text_encoding import REPLACED
 from peer.training.data.source import Document
 from peer.training.data.tokenizer import ByteTokenizer, Tokenizer, tokenizer_of
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, TextIO
 
 from dht.errors import BadInput
+from peer.training.data.reading.code_pages import guess
 from peer.training.data.reading.data_files import DataFile
-from peer.training.data.reading.text_encoding import guess
 
 PIECE = 1 << 20
 """Bytes, or characters, that are read at a time."""
