@@ -164,7 +164,7 @@ def _inspect(args: argparse.Namespace) -> int:
         print(format_in(asked["format_in"]))
         return 0
     found = inspect(parse(asked["spec"]), asked["data_path"])
-    print(json.dumps([{"folder": each.folder, "rows": each.table(), "refusals": each.refusals} for each in found]))
+    print(json.dumps([{"folder": each.folder, "rows": each.table(), "refused": each.refused(1)} for each in found]))
     return 0
 
 

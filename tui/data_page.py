@@ -1,4 +1,4 @@
-"""What a folder holds for a run, as a child process found out: a table for people, and the reasons for a refusal."""
+"""What a folder holds for a run, as a child process found out: a table for people, and why it is refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class InspectedFolder:
 
     folder: str
     rows: Sequence[tuple[str, str]]
-    refusals: Sequence[str]
+    refused: Sequence[str]
+    """The first reason why nobody can train on it, and how many more there are; empty if training is possible."""
 
     def lines(self, width: int) -> list[str]:
         """The lines of the table."""
@@ -58,7 +59,6 @@ def format_in(folder: Path) -> str:
 
 def require_sound(found: Sequence[InspectedFolder]) -> None:
     """Raises BadInput for data that cannot be trained on. Call it after all tables were shown."""
-    for each in found:
-        if each.refusals:
-            more = f"; and {len(each.refusals) - 1:,} more" if len(each.refusals) > 1 else ""
-            raise BadInput(f"{each.folder} cannot be trained on: {each.refusals[0]}{more}")
+    refused = [f"{each.folder} cannot be trained on: {'; '.join(each.refused)}" for each in found if each.refused]
+    if refused:
+        raise BadInput("; ".join(refused))

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dht.errors import BadInput
 from peer.schema.byte_text import format_bytes
 from peer.tools.doctor.check import Check, failed, one_line, passed, warned
-from peer.training.data.inspection import MANY_PASSES, SHOWN, DataInspection
+from peer.training.data.inspection import MANY_PASSES, DataInspection
 
 NOTICED = ("left out", "converted", "not learned")
 """Rows of an inspection about which an owner should know."""
@@ -25,10 +25,9 @@ def check_data(found: DataInspection) -> Check:
         "replaced_characters": found.replaced, "duplicates": found.duplicates, "long_documents": found.long,
         "tokens": found.tokens, "passes": found.passes or 0.0,
     }  # fmt: skip
-    if refusals := found.refusals:
-        more = f"; and {len(refusals) - SHOWN:,} more" if len(refusals) > SHOWN else ""
+    if refused := found.refused():
         fix = "mend these files, or move them elsewhere"
-        return failed("data", one_line("; ".join(refusals[:SHOWN]) + more), fix, BadInput, **figures)
+        return failed("data", one_line("; ".join(refused)), fix, BadInput, **figures)
     rows = found.table()
     notices = [f"{name}: {text}" for name, text in rows if name in NOTICED and text != "nothing"]
     if found.passes is not None and found.passes > MANY_PASSES:

@@ -7,7 +7,6 @@ the slower of the two.
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -149,8 +148,8 @@ def _spec(run: KnownRun | None, directory: Path | None, met: NetworkFindings | N
 
 
 def _data(spec: RunSpec, asked: Request, tell: Tell) -> None:
-    """What lies in the files that the owner has named, if they are there."""
-    if not spec.data.reads_files or not os.path.exists(os.path.expanduser(asked.settings.data_path or "/\0")):
+    """What lies in the files that the owner has named."""
+    if not spec.data.reads_files or not asked.settings.data_path:
         return
     try:
         for found in inspect(spec, asked.settings.data_path):

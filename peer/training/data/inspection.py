@@ -19,9 +19,10 @@ from peer.training.data.document_tokens import LEFT_OUT, DocumentEncoder, encode
 from peer.training.data.documents import is_whole
 from peer.training.data.open_source import documents_in, files_of, folders
 from peer.training.data.packs import fingerprint
-from peer.training.data.reading.data_files import PACKINGS, LeftOut, find_files
+from peer.training.data.reading.code_pages import REPLACED
+from peer.training.data.reading.data_files import PACKINGS, LeftOut, find_files, require_there
 from peer.training.data.reading.file_rows import KEYS, Findings, rows_of
-from peer.training.data.reading.plain_text import REPLACED, content_of
+from peer.training.data.reading.plain_text import content_of
 from peer.training.data.source import Document
 from peer.training.data.tokenizer import ByteTokenizer, Tokenizer, tokenizer_of
 
@@ -78,6 +79,8 @@ class DataInspection:
     passes: float | None = None
     """How often the whole run reads all of it; None for a run without end."""
     faults: tuple[str, ...] = ()
+    more_faults: int = 0
+    """Beyond those in `faults`."""
 
     @property
     def bytes_read(self) -> int:
@@ -113,11 +116,16 @@ class DataInspection:
             )
         return tuple(found)
 
+    def refused(self, most: int = SHOWN) -> tuple[str, ...]:
+        """The first of `refusals`, and how many more there are."""
+        found = self.refusals
+        more = len(found) - most + self.more_faults
+        return (*found[:most], f"and {more:,} more") if more > 0 else found
+
     def require_sound(self) -> None:
-        """Raises BadInput with all reasons."""
-        if refusals := self.refusals:
-            more = f"; and {len(refusals) - SHOWN:,} more" if len(refusals) > SHOWN else ""
-            raise BadInput(f"{self.folder} cannot be trained on: {'; '.join(refusals[:SHOWN])}{more}")
+        """Raises BadInput with the reasons."""
+        if refused := self.refused():
+            raise BadInput(f"{self.folder} cannot be trained on: {'; '.join(refused)}")
 
     def table(self) -> list[tuple[str, str]]:
         """A table in words: a subject and a line of text each."""
@@ -137,11 +145,7 @@ class DataInspection:
             ("passes", self._passes_in_words()),
             ("held out", self._held_out_in_words()),
         ]
-        refusals = self.refusals
-        rows += [("fault", each) for each in refusals[:SHOWN]]
-        if len(refusals) > SHOWN:
-            rows.append(("fault", f"and {len(refusals) - SHOWN:,} more"))
-        return rows
+        return rows + [("fault", each) for each in self.refused()]
 
     def _answers(self) -> Iterator[tuple[str, str]]:
         """How many tokens of conversations are learned, and how many are not, and why."""
@@ -207,13 +211,15 @@ def inspect(spec: RunSpec, data_path: str) -> tuple[DataInspection, ...]:
         files = [part for part in spec.data.mix if part.source == "files"]
         alone = [(replace(spec, data=spec.data.alone(part)), part.weight / total) for part in files]
     places, tokenizer = folders(spec, data_path), _tokenizer_here(spec)
+    require_there(places.values())
     return tuple(_inspect(one, places[one.data.path], share, tokenizer) for one, share in alone)
 
 
 def format_in(folder: str) -> str:
     """The `data.format` of these files: `chat` if the first row is a conversation. Raises BadInput."""
-    rows = find_files(folder).of_rows().files
-    _, row = next(rows_of(rows[0], None, Findings(raises=False)), ("", None)) if rows else ("", None)
+    told = Findings(raises=False)
+    rows = (row for file in find_files(folder, told.fault).of_rows().files for _, row in rows_of(file, None, told))
+    row = next(rows, None)
     return "chat" if isinstance(row, dict) and not row.keys().isdisjoint(KEYS) else "text"
 
 
@@ -232,7 +238,8 @@ def _tokenizer_here(spec: RunSpec) -> Tokenizer | None:
 
 
 def _inspect(spec: RunSpec, folder: str, share: float, tokenizer: Tokenizer | None) -> DataInspection:
-    found, told = files_of(spec, folder), Findings(raises=False)
+    told = Findings(raises=False)
+    found = files_of(spec, folder, told)
     encoder = None if tokenizer is None else encoder_of(spec, tokenizer)
     counted = _Counts(spec.model.context, encoder)
     for document in documents_in(found, spec, told):
@@ -256,7 +263,7 @@ def _inspect(spec: RunSpec, folder: str, share: float, tokenizer: Tokenizer | No
         duplicates=counted.duplicates, long=counted.long + counted.talks.get("long", 0), talks=counted.talks,
         closing=closing, tokens=round(counted.tokens), is_counted=counted.is_exact,
         holds_out_pieces=table.format == "text" and not is_whole(found, table.held_out_every),
-        passes=_passes(spec, share, counted.tokens), faults=tuple(str(error) for error in told.faults),
+        passes=_passes(spec, share, counted.tokens), faults=tuple(told.faults), more_faults=told.more_faults,
     )  # fmt: skip
 
 

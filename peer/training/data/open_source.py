@@ -50,17 +50,17 @@ def open_source(spec: RunSpec, data_path: str = "", home: Path | None = None) ->
     if spec.data.source == "stdlib":
         return _packed(library_files, standard_library, spec, tokenizer, home)
     return _packed(
-        lambda: _named(files_of(spec, data_path)),
-        lambda: documents_in(files_of(spec, data_path), spec, Findings()),
+        lambda: _named(files_of(spec, data_path, Findings())),
+        lambda: documents_in(files_of(spec, data_path, Findings()), spec, Findings()),
         spec, tokenizer, home,
     )  # fmt: skip
 
 
-def files_of(spec: RunSpec, data_path: str) -> FoundFiles:
-    """Those of these files that a run on files, and not on a mix, reads. Raises BadInput if there are none."""
-    found = find_files(data_path)
+def files_of(spec: RunSpec, data_path: str, told: Findings) -> FoundFiles:
+    """Those of these files that a run on files, and not on a mix, reads. `told` hears if there are none."""
+    found = find_files(data_path, told.fault)
     found = found.of_rows() if spec.data.format == "chat" else found
-    require_some(found, data_path)
+    require_some(found, data_path, told.fault)
     return found
 
 

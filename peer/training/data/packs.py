@@ -40,7 +40,7 @@ from peer.training.data.source import Document, WindowOrders, require_enough, sp
 from peer.training.data.tokenizer import Tokens
 
 VERSION = 2
-READERS = 2
+READERS = 3
 """Changes where the same files are read as other documents."""
 HELD_OUT = DATA_SHARDS
 """The part of a pack that is no shard."""
@@ -208,9 +208,9 @@ def packed(
             shutil.rmtree(packs / known[1], ignore_errors=True)
     manifest = write(documents(), encoder, table, item, packs)
     with raising_disk_full(index):
-        index.parent.mkdir(parents=True, exist_ok=True)
+        index.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         own = index.with_name(f"{index.name}.{os.getpid()}")  # another peer of this machine may write it just now
-        write_atomic(own, f"{files.hex()} {manifest.name}".encode())
+        write_atomic(own, f"{files.hex()} {manifest.name}".encode(), private=True)
         own.replace(index)
     if known is not None and known[1] not in {entry[1] for entry in map(_read_index, index.parent.iterdir()) if entry}:
         shutil.rmtree(packs / known[1], ignore_errors=True)  # who still reads it has it open
@@ -234,7 +234,7 @@ def write(
     scratch = packs / f"{os.getpid()}.new"
     shutil.rmtree(scratch, ignore_errors=True)
     with raising_disk_full(scratch):
-        packs.mkdir(parents=True, exist_ok=True)
+        packs.mkdir(mode=0o700, parents=True, exist_ok=True)
         scratch.mkdir(mode=0o700)
         try:
             manifest = _write(scratch, documents, encoder, table, item)

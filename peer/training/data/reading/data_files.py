@@ -6,7 +6,7 @@ Only a file's name decides its format: a suffix in any case, optionally followed
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -78,74 +78,84 @@ class FoundFiles:
         return FoundFiles(self.base, rows, (*self.left_out, *left_out))
 
 
-def find_files(path: str) -> FoundFiles:
-    """The files at or below `path`. Raises BadInput if there is nothing, or a name is no valid text. Linked folders
-    are followed, and none is read twice."""
+def _raise(error: BadInput) -> None:
+    raise error
+
+
+def find_files(path: str, refuse: Callable[[BadInput], None] = _raise) -> FoundFiles:
+    """The files at or below `path`. Linked folders are followed, and none is read twice. Raises BadInput if there is
+    nothing. `refuse` is told of folders that cannot be read, and of names that are no valid text; those are not among
+    the files."""
+    require_there([path])
     root = Path(os.path.expanduser(path))
-    if not os.path.exists(root):  # without an error for a name that no file can have
-        raise BadInput(
-            f"settings.data_path is {path!r}, which is not on this machine; name a text or parquet file or a folder"
-        )
-    if root.is_file():
-        base, found = root.parent, [Path(root.name)]
-    else:
-        base, found = root, sorted(_below(root))
-    files, left_out = list[DataFile](), list[LeftOut]()
-    for name in found:
-        seen = _seen(base, name)
-        if isinstance(seen, DataFile):
-            files.append(seen)
-        else:
+    base, found = (root.parent, [Path(root.name)]) if root.is_file() else (root, _below(root, refuse))
+    files, left_out, misnamed = list[DataFile](), list[LeftOut](), list[str]()
+    for called in sorted(map(_called, found), key=lambda called: called.split("/")):
+        seen = _seen(base, called)
+        if isinstance(seen, LeftOut):
             left_out.append(seen)
-    _require_names(path, files)
+        elif any("\ud800" <= letter <= "\udfff" for letter in called):
+            misnamed.append(ascii(called[:200]))
+        else:
+            files.append(seen)
+    if misnamed:
+        more = f" and {len(misnamed) - 5} more" if len(misnamed) > 5 else ""
+        names = f"{', '.join(misnamed[:5])}{more}"
+        refuse(BadInput(f"settings.data_path is {path!r}; give {names} in it a name that is UTF-8 text"))
     return FoundFiles(base, tuple(files), tuple(left_out))
 
 
-def require_some(found: FoundFiles, path: str) -> None:
-    """Raises BadInput if nothing is read."""
-    if not found.files:
-        told = "".join(f"; {each.name}: {each.why}" for each in found.left_out[:3])
-        raise BadInput(f"settings.data_path is {path!r}, which holds no text or parquet file{told}; read are {READ}")
-
-
-def _require_names(path: str, files: Sequence[DataFile]) -> None:
-    bad = [ascii(file.name[:200]) for file in files if any("\ud800" <= letter <= "\udfff" for letter in file.name)]
-    if bad:
-        more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
+def require_there(paths: Iterable[str]) -> None:
+    """Raises BadInput that names those that do not exist."""
+    # os.path.exists: without an error for a name that no file can have
+    absent = [repr(path) for path in paths if not os.path.exists(os.path.expanduser(path))]
+    if absent:
         raise BadInput(
-            f"settings.data_path is {path!r}; give {', '.join(bad[:5])}{more} in it a name that is UTF-8 text"
+            f"settings.data_path is {' and '.join(absent)}, which is not on this machine; name a text or parquet file "
+            "or a folder"
         )
 
 
-def _below(root: Path) -> Iterator[Path]:
+def require_some(found: FoundFiles, path: str, refuse: Callable[[BadInput], None] = _raise) -> None:
+    """Refuses a folder of which nothing is read."""
+    if not found.files:
+        told = "".join(f"; {each.name}: {each.why}" for each in found.left_out[:3])
+        refuse(BadInput(f"settings.data_path is {path!r}, which holds no text or parquet file{told}; read are {READ}"))
+
+
+def _called(name: Path) -> str:
+    """By its bytes alone: peers with other locales put a document of the same name into the same shard."""
+    return os.fsencode(name).decode("utf-8", "surrogateescape")
+
+
+def _below(root: Path, refuse: Callable[[BadInput], None]) -> Iterator[Path]:
     """Names of everything that is no folder, relative to it; real folders before linked ones, so that a link to one
     that is read anyway adds nothing."""
+
+    def unread(error: OSError) -> None:
+        """A folder that cannot be opened is not left out in silence."""
+        why = f"cannot be read ({error.strerror}); let this program read it, or move it"
+        refuse(BadInput(f"the folder {error.filename} {why}"))
+
     visited, waiting = set[tuple[int, int]](), [root]
     while waiting:
         links = list[Path]()
         for top in waiting:
-            for folder, folders, names in os.walk(top, onerror=_refuse):
+            for folder, folders, names in os.walk(top, onerror=unread):
                 about = os.stat(folder)
                 if (about.st_dev, about.st_ino) in visited:
                     folders.clear()
                     continue
                 visited.add((about.st_dev, about.st_ino))
                 here = Path(folder)
-                folders[:] = sorted(name for name in folders if not name.startswith("."))
+                folders[:] = sorted((name for name in folders if not name.startswith(".")), key=os.fsencode)
                 links += [here / name for name in folders if (here / name).is_symlink()]
                 yield from ((here / name).relative_to(root) for name in names if not name.startswith("."))
         waiting = links
 
 
-def _refuse(error: OSError) -> None:
-    """A folder that cannot be opened is an error, not left out in silence."""
-    raise BadInput(
-        f"the folder {error.filename} cannot be read ({error.strerror}); let this program read it, or move it"
-    )
-
-
-def _seen(base: Path, name: Path) -> DataFile | LeftOut:
-    path, called = base / name, name.as_posix()
+def _seen(base: Path, called: str) -> DataFile | LeftOut:
+    path = base / os.fsdecode(called.encode("utf-8", "surrogateescape"))
     shown = called if called.isprintable() else ascii(called)
     if not path.is_file():
         why = "a link that leads nowhere" if path.is_symlink() else "no regular file"

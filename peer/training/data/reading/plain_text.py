@@ -10,7 +10,6 @@ import gzip
 import hashlib
 import io
 import lzma
-import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, TextIO
 
 from dht.errors import BadInput
+from peer.training.data.reading.code_pages import guess
 from peer.training.data.reading.data_files import DataFile
 
 PIECE = 1 << 20
@@ -28,21 +28,14 @@ RATIO_FREE_BYTES = 16 << 20
 """So much may come of any file."""
 XZ_BYTES = 100 << 20
 """Of memory for unpacking: what `xz -9` takes, and no more."""
-REPLACED = "\ufffd"
 BOMS = (
     (codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"),
 )  # fmt: skip
 """In this order: the one of UTF-16 begins that of UTF-32."""
 SAMPLE = 1 << 16
-"""Bytes by which an encoding is guessed."""
-LEAST_VALID = 4
-"""Of letters beyond ASCII in UTF-8, so many are whole for each that is not, or the file is in another encoding."""
-WESTERN = "cp1252"
-"""What a text is where nothing tells several encodings apart; it has the letters of Latin-1."""
-HIGH_BYTES = re.compile(rb"[\x80-\xff]+")
-FEW = 32
-"""Single bytes beyond ASCII, between letters of ASCII, are too little to guess by."""
+"""Bytes by which an encoding is guessed, before and after what is no UTF-8."""
+NO_TEXT = "has NUL bytes, as no text has; remove it, save it as UTF-8, or rename it to what it is"
 
 
 @dataclass(frozen=True)
@@ -195,6 +188,8 @@ def _scanned(file: DataFile, encoding: str, errors: str) -> ScannedText:
     content, characters = ContentHash(), 0
     with text_of(file, encoding, errors) as text:
         for piece in pieces_of(text):
+            if "\0" in piece:
+                raise BadInput(f"{file.name} {NO_TEXT}")
             content.update(piece)
             characters += len(piece)
     return ScannedText(encoding, characters, content.digest())
@@ -214,37 +209,18 @@ def _by_first_bytes(file: DataFile) -> str:
         is_letters = 3 * head[high::2].count(0) > len(text) and 0 not in head[1 - high :: 2]
         if is_letters and all(letter.isprintable() or letter.isspace() for letter in text):
             return encoding
-    raise BadInput(f"{file.name} has NUL bytes, as no text has; remove it, or rename it to what it is")
+    raise BadInput(f"{file.name} {NO_TEXT}")
 
 
 def _not_utf8(file: DataFile) -> bytes:
-    """A sample that begins shortly before the first bytes that are no UTF-8."""
+    """A sample around the first bytes that are no UTF-8. A text that is cut within a letter has them at its end."""
     decoder, before = codecs.getincrementaldecoder("utf-8")("strict"), b""
     with opened(file) as raw:
-        while piece := raw.read(SAMPLE):
+        while True:
+            piece = raw.read(SAMPLE)
             try:
-                decoder.decode(piece)
-            except UnicodeDecodeError as error:
-                at = max(0, error.start - SAMPLE // 2)
-                return (before + piece + raw.read(SAMPLE))[at : at + 3 * SAMPLE]
-            before = decoder.getstate()[0]
-    return before
-
-
-def guess(sample: bytes) -> str:
-    """The encoding of bytes that are no UTF-8; damaged UTF-8 stays UTF-8."""
-    from charset_normalizer import from_bytes
-
-    text = sample.decode("utf-8", "replace")
-    broken = text.count(REPLACED)
-    if sum(letter > "\x7f" for letter in text) - broken >= LEAST_VALID * broken:
-        return "utf-8"
-    runs = HIGH_BYTES.findall(sample)
-    if len(runs) < FEW and max(map(len, runs)) == 1:
-        return WESTERN
-    found = from_bytes(sample)
-    best = found.best()
-    if best is None:
-        return "utf-8"
-    alike = any(WESTERN in each.could_be_from_charset and each.chaos <= best.chaos for each in found)
-    return WESTERN if alike else best.encoding
+                decoder.decode(piece, final=not piece)
+            except UnicodeDecodeError:
+                return before + piece + raw.read(SAMPLE)
+            assert piece, "it is no UTF-8"
+            before = (before + piece)[-SAMPLE:]

@@ -13,9 +13,11 @@ from peer.node.host.power import Power, cpu_temperature_c, read_power
 from peer.node.store import start_blob
 from peer.planning.plan.disk_use import disk_of
 from peer.planning.plan.run_needs import PROCESS_BYTES, needs_of
-from peer.schema.spec import load
+from peer.schema.settings import PeerSettings
+from peer.schema.spec import from_mapping, load
 from peer.tools.doctor.check import Check, Status, failed, passed, warned
 from peer.tools.doctor.data_check import check_data
+from peer.tools.doctor.examine import Request, _data
 from peer.tools.doctor.host import check_heat, check_power, check_start
 from peer.training.data.inspection import inspect
 from peer.training.model.footprint import size_of
@@ -127,3 +129,14 @@ def test_files_that_a_run_reads_are_looked_at(tmp_path: Path) -> None:
     assert (failed_one.status, failed_one.exit_code) == (Status.FAIL, BadInput.exit_code)
     assert "c.jsonl:1 is no JSON" in failed_one.found
     assert "c.jsonl:2 has no text" in failed_one.found
+
+
+def test_a_folder_of_text_that_is_not_there_is_a_fault(tmp_path: Path) -> None:
+    data = {"source": "files", "path": "texts"}
+    spec = from_mapping({"run": {"name": "t"}, "model": {"architecture": "llama", "context": 64}, "data": data})
+    told: list[Check] = []
+    for named in ("", str(tmp_path / "none")):
+        _data(spec, Request(directory=tmp_path, settings=PeerSettings(data_path=named)), told.append)
+    (check,) = told
+    assert (check.name, check.status) == ("data", Status.FAIL)
+    assert "none', which is not on this machine" in check.found

@@ -132,7 +132,7 @@ def by_content(**data: object) -> specs.RunSpec:
 def sides(folder: Path, spec: specs.RunSpec) -> dict[str, set[bool]]:
     """By the name of a file, on which sides of what is held out its text is."""
     found: dict[str, set[bool]] = {}
-    for document in documents_in(files_of(spec, str(folder)), spec, Findings()):
+    for document in documents_in(files_of(spec, str(folder), Findings()), spec, Findings()):
         found.setdefault(document.name.partition("#")[0], set()).add(document.is_held_out(spec.data))
     return found
 

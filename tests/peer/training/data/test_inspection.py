@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from dht.errors import BadInput
 from peer.schema import spec as specs
 from peer.schema.spec import RunSpec
 from peer.training.data.inspection import DataInspection, inspect
+from peer.training.data.reading.file_rows import MOST_FAULTS
+from tests.closed_folder import close
 from tests.talks import on_talks_and_letters
 
 CONTEXT = 64
@@ -102,6 +105,44 @@ def test_all_faults_of_a_folder_are_said_at_once(tmp_path: Path) -> None:
     assert all(fault in str(caught.value) for fault in found.faults)
 
 
+def test_names_and_folders_that_cannot_be_read_are_faults_among_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / os.fsdecode(b"caf\xe9.txt")).write_text("a")
+    (tmp_path / "a.jsonl").write_text("{\n")
+    (tmp_path / "b.txt").write_text("b")
+    (tmp_path / "closed").mkdir()
+    close(tmp_path / "closed", monkeypatch)
+    found = inspected(tmp_path)
+    assert [name for name, _ in found.files] == ["a.jsonl", "b.txt"]
+    closed, named, broken = found.faults
+    assert (
+        closed == f"the folder {tmp_path}/closed cannot be read (Permission denied); let this program read it, or "
+        "move it"
+    )
+    assert named.endswith("give 'caf\\udce9.txt' in it a name that is UTF-8 text")
+    assert broken.startswith("a.jsonl:1 is no JSON")
+
+
+def test_a_folder_of_which_nothing_is_read_is_shown(tmp_path: Path) -> None:
+    for number in range(5):
+        (tmp_path / f"{number}.epub").write_text("x")
+    found = inspected(tmp_path)
+    assert [text.split(",")[0] for name, text in found.table() if name == "left out"][1:] == [
+        f"{number}.epub" for number in range(5)
+    ]
+    assert "which holds no text or parquet file; 0.epub: .epub is not read" in found.refused()[0]
+
+
+def test_faults_that_are_not_said_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("{\n" * (MOST_FAULTS + 5))
+    found = inspected(tmp_path)
+    assert found.refused(1) == (found.faults[0], f"and {MOST_FAULTS + 4:,} more")
+    assert found.table()[-1] == ("fault", f"and {MOST_FAULTS + 5 - 20:,} more")
+    with pytest.raises(BadInput, match=rf"; and {MOST_FAULTS + 5 - 20:,} more$"):
+        found.require_sound()
+
+
 def test_text_in_a_wrong_encoding_is_refused(tmp_path: Path) -> None:
     """Somebody has lost its letters before; one in two thousand is borne."""
     (tmp_path / "a.txt").write_text("h\ufffdt " * 100)
@@ -143,6 +184,12 @@ def test_each_source_of_a_mix_is_inspected(tmp_path: Path) -> None:
     assert talks.passes is not None
     assert letters.passes is not None
     assert 2 * talks.passes * talks.tokens == pytest.approx(letters.passes * letters.tokens)
+
+
+def test_all_missing_folders_of_a_mix_are_named(tmp_path: Path) -> None:
+    spec = on_talks_and_letters(specs.load("micro"), tmp_path)
+    with pytest.raises(BadInput, match=r"none/talks' and '.*none/letters', which is not on this machine"):
+        inspect(spec, str(tmp_path / "none"))
 
 
 def test_a_run_without_files_has_nothing_to_look_at() -> None:

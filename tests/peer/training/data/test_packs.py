@@ -233,10 +233,13 @@ def test_a_stream_of_conversations_cuts_none_that_fits(tmp_path: Path) -> None:
 
 
 def modes(folder: Path) -> set[int]:
-    """Of files that hold tokens, and of their manifests."""
-    return {
-        stat.S_IMODE(path.stat().st_mode) for path in folder.rglob("*") if path.is_file() and path.parent.name != "of"
-    }
+    """Of files below it."""
+    return {stat.S_IMODE(path.stat().st_mode) for path in folder.rglob("*") if path.is_file()}
+
+
+def folder_modes(folder: Path) -> set[int]:
+    """Of folders below it."""
+    return {stat.S_IMODE(path.stat().st_mode) for path in folder.rglob("*") if path.is_dir()}
 
 
 def test_tokens_of_private_data_lie_with_their_peer(texts: Path, cache: Path, tmp_path: Path) -> None:
@@ -245,10 +248,11 @@ def test_tokens_of_private_data_lie_with_their_peer(texts: Path, cache: Path, tm
     home.mkdir()
     source = open_source(make_spec(private=True), str(texts), home)
     assert modes(home) == {0o600}
+    assert folder_modes(home) == {0o700}
     assert not cache.exists()
     assert elsewhere.noted(home) == []
     shared = open_source(make_spec(), str(texts), home)
     assert (source.held_out() == shared.held_out()).all()
     assert elsewhere.noted(home) == [f"packs/{name}" for name in names(cache)]
     assert modes(cache) == {0o600}
-    assert stat.S_IMODE((cache / names(cache)[0]).stat().st_mode) == 0o700
+    assert folder_modes(cache) == {0o700}

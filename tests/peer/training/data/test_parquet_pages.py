@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 
 from dht.errors import BadInput
-from peer.training.data.reading.parquet_pages import page_bytes
+from peer.training.data.reading.parquet_pages import pages_of, row_groups
 from tests.peer.training.data.read_whole import read_files
 
 TEXTS = [f"text {number % 7}" * (number % 50) for number in range(3000)]
@@ -27,10 +27,15 @@ def test_pages_come_to_what_an_honest_file_says(version: str, packing: str, has_
         table, file, compression=packing, data_page_version=version, use_dictionary=has_dictionary, data_page_size=2000,
         write_page_checksum=True,
     )  # fmt: skip
+    (ours,) = row_groups(file)
     group = pyarrow.parquet.ParquetFile(file).metadata.row_group(0)
-    for number in range(group.num_columns):
+    assert (ours.rows, len(ours.chunks)) == (3000, group.num_columns)
+    for number, ours_of_it in enumerate(ours.chunks):
         chunk = group.column(number)
-        sizes = list(page_bytes(file, chunk))
+        assert (ours_of_it.path, ours_of_it.packed_bytes) == (chunk.path_in_schema, chunk.total_compressed_size)
+        pages = list(pages_of(file, ours_of_it))
+        sizes = [page.unpacked_bytes for page in pages]
+        assert sum(page.values for page in pages) == chunk.num_values
         assert 10 * len(sizes) < chunk.total_uncompressed_size - sum(sizes) < 1200 * len(sizes)
         assert len(sizes) > 1
 

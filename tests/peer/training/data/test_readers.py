@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+import ast
 import gzip
 import json
 import lzma
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pyarrow
 import pyarrow.ipc
 import pyarrow.parquet
 import pytest
 
-from dht.errors import BadInput, BadSpec
+from dht.errors import BadInput
 from peer.training.data.documents import documents_of
 from peer.training.data.reading.data_files import find_files
-from peer.training.data.reading.file_rows import MOST_ROW, Findings
+from peer.training.data.reading.file_rows import MOST_FAULTS, MOST_ROW, Findings, rows_of
+from peer.training.data.reading.plain_text import SAMPLE
+from tests.closed_folder import close
 from tests.peer.training.data.read_whole import read_conversations, read_files
 
 FRENCH = "Le café est très près de l'hôtel où l'été a été bâti; ça va, à côté de la forêt.\n" * 3
+POLISH = "Zażółć gęślą jaźń, dzień dobry wszystkim przyjaciołom. Był sobie król, żyli wśród róż.\n" * 3
+CZECH = "Příliš žluťoučký kůň úpěl ďábelské ódy a žádné jiné.\n" * 3
+TURKISH = (
+    "Türkçe bir metin; ığüşöç harfleri içinde olan bir yazı ve İstanbul. Bugün hava çok güzel, çocuklar dışarıda.\n" * 3
+)
+UKRAINIAN = "Це простий український текст, який ми хочемо прочитати без помилок; її їжа.\n" * 3
+JAPANESE = "これは日本語の文章です。文字化けしないように読みます。\n" * 3
 RUSSIAN = "Это простой русский текст, который мы хотим прочитать без ошибок и потерь.\n" * 3
 
 
@@ -70,7 +82,10 @@ def test_each_kind_is_read_plain_and_packed(name: str, suffix: str, tmp_path: Pa
         ("utf-8", FRENCH, None), ("utf-8-sig", FRENCH, "utf-8-sig"), ("utf-16", FRENCH, "utf-16"),
         ("utf-16-le", "plain words\n" * 9, "utf-16-le"), ("utf-16-be", "plain words\n" * 9, "utf-16-be"),
         ("utf-32", RUSSIAN, "utf-32"), ("latin-1", FRENCH, "cp1252"), ("latin-1", "hét", "cp1252"),
-        ("cp1251", RUSSIAN, "cp1251"),
+        ("cp1251", RUSSIAN, "cp1251"), ("koi8_r", RUSSIAN, "koi8_r"), ("cp866", RUSSIAN, "cp866"),
+        ("iso8859_2", POLISH, "iso8859_2"), ("cp1250", POLISH, "cp1250"), ("iso8859_2", CZECH, "iso8859_2"),
+        ("cp1254", TURKISH, "cp1254"), ("koi8_u", UKRAINIAN, "koi8_u"), ("euc_jp", JAPANESE, "euc_jp"),
+        ("cp932", JAPANESE, "cp932"), ("mac_roman", FRENCH * 4, "mac_roman"),
     ],
 )  # fmt: skip
 def test_texts_are_read_in_their_encoding_and_it_is_told(
@@ -87,6 +102,36 @@ def test_texts_are_read_in_their_encoding_and_it_is_told(
 def test_a_damaged_byte_does_not_make_utf8_another_encoding(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(RUSSIAN.encode() + b"\xff" + RUSSIAN.encode())
     assert list(texts(tmp_path).values()) == [f"{RUSSIAN}\ufffd{RUSSIAN}"]
+
+
+@pytest.mark.parametrize("whole", [RUSSIAN, "plain words\n" * (SAMPLE // 12) + "naïve"], ids=["short", "long"])
+def test_a_text_that_is_cut_within_a_letter_stays_utf8(whole: str, tmp_path: Path) -> None:
+    """As a download that broke off, also where its last bytes are read alone."""
+    (tmp_path / "a.txt").write_bytes(whole.encode() + "é".encode()[:1])
+    found = Findings()
+    assert "".join(each.text for each in documents_of(find_files(str(tmp_path)), "text", found)) == f"{whole}\ufffd"
+    assert found.encodings == {}
+
+
+NAMES = """
+import sys
+from peer.training.data.reading.data_files import find_files
+print([ascii(name) for name in find_files(sys.argv[1]).names])
+"""
+
+
+@pytest.mark.outside
+@pytest.mark.slow
+def test_names_are_the_same_in_every_locale(tmp_path: Path) -> None:
+    """They decide which shard a document lies in."""
+    for name in ("é.txt", "zoë/a.txt", "z.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    for locale in ({}, plain):
+        argv = [sys.executable, "-c", NAMES, str(tmp_path)]
+        told = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=True, env=os.environ | locale)
+        assert ast.literal_eval(told.stdout) == [ascii(name) for name in ("z.txt", "zoë/a.txt", "é.txt")]
 
 
 def test_linked_folders_are_followed_once(tmp_path: Path) -> None:
@@ -143,6 +188,14 @@ def test_conversations_beside_a_readme_are_read(tmp_path: Path) -> None:
     assert [talk.name for talk in read_conversations(str(tmp_path), "text")] == ["a.JSONL.gz:1"]
 
 
+def arrow(compression: str | None = None, **columns: object) -> bytes:
+    sink, table = pyarrow.BufferOutputStream(), pyarrow.table(columns)
+    options = pyarrow.ipc.IpcWriteOptions(compression=compression)
+    with pyarrow.ipc.new_file(sink, table.schema, options=options) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue().to_pybytes())
+
+
 def parquet(**columns: object) -> bytes:
     sink = pyarrow.BufferOutputStream()
     pyarrow.parquet.write_table(pyarrow.table(columns), sink, compression="zstd")
@@ -155,6 +208,10 @@ BAD = {
     "long.jsonl": (b'{"text": "' + b"a" * MOST_ROW + b'"}\n', "long.jsonl:1 is larger than 8 MiB; cut its text"),
     "long.json": (b'[{"text": "' + b"a" * 3 * MOST_ROW + b'"}]', "long.json#0 is larger than 8 MiB"),
     "cut.json": (b'[{"text": "a"}, {"text":', "cut.json#1 is no JSON"),
+    "open.json": (b'[{"text": "a"}, {"text": "b"},\n', "open.json is cut off behind #1"),
+    "head.csv": (b"a,b\n1,2\n3,4\n", "data.text_field is 'text', no column of head.csv; it has a, b"),
+    "bomb.arrow": (arrow("zstd", text=["a" * (1 << 28)]), "bomb.arrow has rows that unpack to 256 MiB at once"),
+    "late.txt": (FRENCH.encode() * 1000 + b"\0", "late.txt has NUL bytes, as no text has"),
     "open.csv": (b'text\n"' + b"a\n" * MOST_ROW, "open.csv:2 is no CSV from there on"),
     "n.parquet": (parquet(text=[1, 2]), "data.text_field is 'text', a column of int64 in n.parquet; name one that"),
     "bomb.parquet": (parquet(text=["a" * (1 << 28)]), "bomb.parquet has cells that claim 256 MiB"),
@@ -180,22 +237,6 @@ def test_what_is_wrong_with_a_file_is_one_clear_line(name: str, tmp_path: Path) 
     assert str(caught.value).isprintable()
 
 
-def test_text_that_is_no_utf8_in_a_table_is_one_line(tmp_path: Path) -> None:
-    column = pyarrow.array([b"caf\xe9"]).view(pyarrow.string())
-    pyarrow.parquet.write_table(pyarrow.table({"text": column}), tmp_path / "a.parquet")
-    with pytest.raises(BadInput, match=r"a\.parquet#0 holds a text that is no UTF-8"):
-        texts(tmp_path)
-
-
-def test_all_faults_are_found_at_once(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n{\n{"text": "b"}\n7\n')
-    (tmp_path / "b.parquet").write_bytes(b"none")
-    told = Findings(raises=False)
-    assert [each.text for each in documents_of(find_files(str(tmp_path)), "text", told)] == ["a", "b"]
-    assert [str(fault).split()[0] for fault in told.faults] == ["a.jsonl:2", "a.jsonl:4", "b.parquet"]
-    assert isinstance(told.faults[1], BadSpec)
-
-
 MOST_GROWTH_MB = 75
 READ = """
 import sys
@@ -209,6 +250,80 @@ before, told = peak(), Findings(raises=False)
 found = sum(1 for _ in documents_of(find_files(sys.argv[1]), "text", told))
 print(peak() - before, found, *told.faults)
 """
+READ_ROWS = """
+import sys
+from pathlib import Path
+import pyarrow.parquet
+from peer.training.data.reading.data_files import find_files
+from peer.training.data.reading.file_rows import Findings, rows_of
+peak = lambda: int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) >> 10
+(file,), told = find_files(sys.argv[1]).files, Findings(raises=False)
+before = peak()
+found = sum(1 for _ in rows_of(file, None, told))
+print(peak() - before, found, *told.faults)
+"""
+
+
+@pytest.mark.outside
+@pytest.mark.slow
+@pytest.mark.parametrize("write", [arrow, parquet])
+def test_values_that_take_no_bytes_are_counted(write: Callable[..., bytes], tmp_path: Path) -> None:
+    """30 million in a row, of which each would be a dict in Python."""
+    count, name = 30_000_000, f"a.{write.__name__}"
+    flags = pyarrow.StructArray.from_arrays([pyarrow.array(np.zeros(count, bool))], ["is"])
+    packing = {"compression": "zstd"} if write is arrow else {}
+    (tmp_path / name).write_bytes(write(flags=pyarrow.ListArray.from_arrays([0, count], flags), **packing))
+    told = subprocess.run([sys.executable, "-c", READ_ROWS, str(tmp_path)], capture_output=True, text=True, timeout=120)
+    grown_mb, found, fault = told.stdout.split(maxsplit=2)
+    assert (int(grown_mb) < MOST_GROWTH_MB, found) == (True, "0"), told
+    assert fault.startswith((f"{name}#0 is larger than", f"{name} has cells that claim {count:,} values out of"))
+
+
+def test_text_that_is_no_utf8_in_a_table_is_one_line(tmp_path: Path) -> None:
+    column = pyarrow.array([b"caf\xe9"]).view(pyarrow.string())
+    pyarrow.parquet.write_table(pyarrow.table({"text": column}), tmp_path / "a.parquet")
+    with pytest.raises(BadInput, match=r"a\.parquet#0 holds a text that is no UTF-8"):
+        texts(tmp_path)
+
+
+def test_all_faults_are_found_at_once(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n{\n{"text": "b"}\n7\n')
+    (tmp_path / "b.parquet").write_bytes(b"none")
+    told = Findings(raises=False)
+    assert [each.text for each in documents_of(find_files(str(tmp_path)), "text", told)] == ["a", "b"]
+    assert [fault.split()[0] for fault in told.faults] == ["a.jsonl:2", "a.jsonl:4", "b.parquet"]
+
+
+def test_of_countless_faults_some_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("{\n" * (MOST_FAULTS + 5))
+    told = Findings(raises=False)
+    assert list(documents_of(find_files(str(tmp_path)), "text", told)) == []
+    assert (len(told.faults), told.more_faults) == (MOST_FAULTS, 5)
+
+
+@pytest.mark.parametrize("write", [arrow, parquet])
+def test_a_value_beyond_what_python_counts_is_one_line(write: Callable[..., bytes], tmp_path: Path) -> None:
+    (tmp_path / "a.arrow").write_bytes(write(text=["a", "b"], at=pyarrow.array([0, 1 << 40], pyarrow.timestamp("s"))))
+    (tmp_path / "a.arrow").rename(tmp_path / f"a.{write.__name__}")
+    told, (file,) = Findings(raises=False), find_files(str(tmp_path)).files
+    assert [row["text"] for _, row in rows_of(file, None, told)] == ["a"]
+    (fault,) = told.faults
+    assert fault.startswith(f"{file.name}#1 holds a value that cannot be read (")
+
+
+@pytest.mark.parametrize("write", [arrow, parquet])
+def test_short_texts_of_a_long_dictionary_are_short(write: Callable[..., bytes], tmp_path: Path) -> None:
+    words = pyarrow.array([f"{number:05}" * 100 for number in range(MOST_ROW // 400)])
+    text = pyarrow.DictionaryArray.from_arrays(pyarrow.array([1, 0], pyarrow.int32()), words)
+    (tmp_path / f"a.{write.__name__}").write_bytes(write(text=text))
+    assert list(texts(tmp_path).values()) == ["00001" * 100, "00000" * 100]
+
+
+@pytest.mark.parametrize("compression", ["zstd", "lz4", None])
+def test_rows_of_a_packed_arrow_file_are_read(compression: str | None, tmp_path: Path) -> None:
+    text = pyarrow.DictionaryArray.from_arrays(pyarrow.array([1, 0] * 99, pyarrow.int32()), ["one " * 99, "two " * 99])
+    (tmp_path / "a.arrow").write_bytes(arrow(compression, text=text))
+    assert list(texts(tmp_path).values()) == ["two " * 99, "one " * 99] * 99
 
 
 @pytest.mark.outside
@@ -230,27 +345,36 @@ def test_a_file_is_never_in_memory(name: str, said: str, tmp_path: Path) -> None
 
 @pytest.mark.outside
 @pytest.mark.slow
-def test_a_cell_that_claims_much_takes_little(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "write", "said"),
+    [("a.parquet", parquet, "has cells that claim 143 MiB"), ("a.arrow", arrow, "has rows that unpack to 143 MiB")],
+)
+def test_a_cell_that_claims_much_takes_little(
+    name: str, write: Callable[..., bytes], said: str, tmp_path: Path
+) -> None:
     """150 MB out of a file of some kB."""
-    (tmp_path / "a.parquet").write_bytes(parquet(text=["a" * 150_000_000]))
-    assert (tmp_path / "a.parquet").stat().st_size < 100_000
+    packing = {"compression": "zstd"} if write is arrow else {}
+    (tmp_path / name).write_bytes(write(text=["a" * 150_000_000], **packing))
+    assert (tmp_path / name).stat().st_size < 100_000
     argv = [sys.executable, "-c", READ, str(tmp_path)]
     told = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=True).stdout
     assert int(told.split()[0]) < MOST_GROWTH_MB
-    assert "a.parquet has cells that claim 143 MiB" in told
+    assert f"{name} {said}" in told
+
+
+@pytest.mark.outside
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+def test_damaged_tables_are_a_line_each_and_end_nothing(seed: int, tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "tests.peer.training.data.damaged_tables", str(tmp_path), str(seed), "400"]
+    ended = subprocess.run(argv, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not left out without a word. (Who runs the tests may be allowed everything.)"""
+    """Not left out without a word."""
     (tmp_path / "a.txt").write_text("a")
     (tmp_path / "closed").mkdir()
-    scan = os.scandir
-
-    def closed(path: str) -> object:
-        if str(path).endswith("closed"):
-            raise PermissionError(13, "Permission denied", str(path))
-        return scan(path)
-
-    monkeypatch.setattr(os, "scandir", closed)
+    close(tmp_path / "closed", monkeypatch)
     with pytest.raises(BadInput, match=r"closed cannot be read \(Permission denied\)"):
         find_files(str(tmp_path))
