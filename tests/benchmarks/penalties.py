@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         seeds = range(arguments.first, arguments.first + arguments.seeds)
         for number, done in enumerate(as_completed([pool.submit(play, seed) for seed in seeds]), 1):
             counts.add(done.result())
-            print(f"{number} of {len(seeds)}: {counts.line()}", flush=True)
+            print(f"{number} of {len(seeds)}: {counts.line()}", *done.result().evidence, sep="\n  ", flush=True)
     text = counts.line() + "\n\n" + curve() + "\n" + "".join(f"- {bar}\n" for bar in counts.bars())
     print("\n" + text, flush=True)
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -224,7 +224,10 @@ class Run:
         counts, rules, head, members = self._counts, decided.rules, decided.head, decided.update.members
         counts.contributions += len(members)
         counts.findings.update(finding.code for finding in decided.judgement.findings)
-        counts.evidence += [f"{finding.code}: {finding.evidence}" for finding in decided.judgement.findings]
+        counts.evidence += [
+            f"seed {self._spec.run.seed}, round {head.round}, {finding.peer}: {finding.code}, {finding.evidence}"
+            for finding in decided.judgement.findings
+        ]
         warm = rules.aggregation.warmup_rounds
         ripe = {each.peer for each in head.records if max(stat.count for stat in each.stats) >= warm}
         known = [index for index, member in enumerate(members) if member.peer in ripe]
