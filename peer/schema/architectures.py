@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dht.errors import BadSpec
@@ -100,6 +100,14 @@ _YARN: Mapping[str, Allowed] = {
     "rope_attention_factor": Real(0.01, 100.0),
 }  # fmt: skip
 """As OLMo 3 has it (arXiv:2309.00071)."""
+_MINISTRAL: Mapping[str, Allowed] = {
+    **{key: each for key, each in _YARN.items() if key != "rope_attention_factor"}, "rope_type": OneOf(("yarn",)),
+    "rope_mscale": Real(0.01, 100.0), "rope_mscale_all_dim": Real(0.01, 100.0), "rope_query_beta": Real(0.0, 10.0),
+}  # fmt: skip
+"""YaRN as DeepSeek has it, with two factors of which the quotient counts; and queries grow by
+1 + `rope_query_beta` · log(1 + ⌊position / `rope_original_positions`⌋), as in Llama 4."""
+_WINDOW = Whole(0, 1 << 20)
+"""Tokens of the past that a sliding block sees; 0 where no block slides."""
 _OF_GEMMA = OneOf(tuple(word for word in ACTIVATION.words if word != "gelu"))
 """transformers would read `gelu` as another one."""
 _BIASES: Mapping[str, Allowed] = {"attention_bias": Flag(), "mlp_bias": Flag()}
@@ -118,13 +126,27 @@ class Architecture:
     """Of `model.config`."""
     values: Mapping[str, Any]
     """What transformers takes for those that decide the size, where a spec says nothing; no vocabulary."""
+    rope: Mapping[str, Any] = field(default_factory=dict)
+    """What it takes for rotary positions there, if they are scaled."""
 
 
 ARCHITECTURES: Mapping[str, Architecture] = {
     "llama": Architecture(keys={**_LLAMA, **_BIASES, **_ROPE, "head_dim": HEAD}, values=_LLAMA_VALUES),
     "mistral": Architecture(
-        keys={**_LLAMA, "head_dim": HEAD, "sliding_window": TOKENS},
+        keys={**_LLAMA, "head_dim": HEAD, "sliding_window": _WINDOW},
         values={**_LLAMA_VALUES, "intermediate_size": 14336, "num_key_value_heads": 8},
+    ),
+    "ministral3": Architecture(
+        keys={**_LLAMA, **_MINISTRAL, "head_dim": HEAD},
+        values={
+            **_LLAMA_VALUES, "intermediate_size": 14336, "num_hidden_layers": 34, "num_key_value_heads": 8,
+            "head_dim": 128,
+        },
+        rope={
+            "rope_type": "yarn", "rope_theta": 1e6, "rope_factor": 16.0, "rope_original_positions": 16384,
+            "rope_beta_fast": 32.0, "rope_beta_slow": 1.0, "rope_mscale": 1.0, "rope_mscale_all_dim": 1.0,
+            "rope_query_beta": 0.1,
+        },
     ),
     "mixtral": Architecture(
         keys={
@@ -192,6 +214,20 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             **_LLAMA_VALUES, "intermediate_size": 13696, "num_hidden_layers": 40, "num_key_value_heads": 2,
             "head_dim": 128, "attention_bias": True,
         },
+    ),
+    "apertus": Architecture(
+        keys={
+            **{key: each for key, each in _LLAMA.items() if key != "hidden_act"}, **_ROPE, "attention_bias": Flag(),
+        },
+        values={**_LLAMA_VALUES, "intermediate_size": 14336},
+        rope={
+            "rope_type": "llama3", "rope_theta": 12e6, "rope_factor": 8.0, "rope_original_positions": 8192,
+            "rope_low_freq_factor": 1.0, "rope_high_freq_factor": 4.0,
+        },
+    ),
+    "exaone4": Architecture(
+        keys={**_LLAMA, **_ROPE, "sliding_window": _WINDOW, "sliding_window_pattern": Whole(1, 512)},
+        values={**_LLAMA_VALUES, "intermediate_size": 16384, "num_key_value_heads": 32},
     ),
     "seed_oss": Architecture(
         keys={
@@ -269,6 +305,8 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
 }  # fmt: skip
 """By their names in transformers."""
+MAY_SEE = frozenset({"gemma3_text", "ministral3"})
+"""Architectures that are also published as the part of a model that reads text, beside another part that sees."""
 
 
 def check_config(architecture: str, config: Mapping[str, Value]) -> None:

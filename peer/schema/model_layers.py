@@ -16,6 +16,8 @@ from peer.schema.architectures import ARCHITECTURES, Value
 BYTE_TOKENS = 257
 """Of the tokenizer `bytes`: 256 values and end-of-text."""
 FLOAT32_BYTES = 4
+XIELU = 2
+"""Parameters of Apertus' activation (arXiv:2411.13010), once in each block."""
 ACTIVATION_BYTES = 34
 """Per token, width and block in 16 bit, without stored attention maps (arXiv:2205.05198, section 4.1)."""
 MOST_DEVICE_BYTES = 512 * 10**9
@@ -117,9 +119,14 @@ TARGETS = {
 }
 """Matrices of a block beside which an adapter lies, by their names in transformers."""
 ADAPTED = frozenset(
-    {"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma3_text", "granite", "olmo2", "olmo3", "seed_oss", "smollm3"}
-)
+    {
+        "llama", "mistral", "ministral3", "qwen2", "qwen3", "gemma", "gemma3_text", "granite", "olmo2", "olmo3",
+        "apertus", "exaone4", "seed_oss", "smollm3",
+    }
+)  # fmt: skip
 """Architectures whose matrices have these names."""
+_UNGATED = frozenset({*_LAYER_NORMS, "apertus"})
+"""Their feed-forward layers have two matrices; those of others have a third, `gate_proj`."""
 
 
 def adapter_layers(
@@ -135,7 +142,8 @@ def adapter_layers(
         "o_proj": (sizes.queries, width), "gate_proj": (width, inner), "up_proj": (width, inner),
         "down_proj": (inner, width),
     }  # fmt: skip
-    of_a, of_b = (sum(shapes[name][side] for name in TARGETS[targets]) for side in (0, 1))
+    names = [name for name in TARGETS[targets] if name != "gate_proj" or architecture not in _UNGATED]
+    of_a, of_b = (sum(shapes[name][side] for name in names) for side in (0, 1))
     block = rank * (of_b if trains == "b" else of_a + of_b)
     return replace(base, before=(), block=block, after=(), hidden=block)
 
@@ -181,8 +189,7 @@ def _sizes(architecture: str, config: Mapping[str, Value], context: int) -> _Siz
 def _matrices(sizes: _Sizes) -> tuple[int, int, int]:
     """Parameters of a block's matrices: all of them, those that one token is multiplied with, and those of Muon."""
     attention = sizes.width * 2 * (sizes.queries + sizes.keys)
-    gated = 2 if sizes.architecture in _LAYER_NORMS else 3
-    feed_forward = gated * sizes.width * sizes.inner
+    feed_forward = (2 if sizes.architecture in _UNGATED else 3) * sizes.width * sizes.inner
     if "num_local_experts" not in sizes.flags:
         return attention + feed_forward, attention + feed_forward, attention + feed_forward
     experts, sent = int(sizes.flags["num_local_experts"]), int(sizes.flags["num_experts_per_tok"])
@@ -211,5 +218,6 @@ def _vectors(sizes: _Sizes) -> int:
     own = {
         "qwen2": into, "qwen3": 2 * sizes.head, "qwen3_moe": 2 * sizes.head, "olmo2": queries + keys,
         "olmo3": queries + keys, "olmoe": queries + keys, "gemma3_text": 2 * width + 2 * sizes.head,
+        "exaone4": 2 * sizes.head, "apertus": 2 * sizes.head + XIELU,
     }  # fmt: skip
     return 2 * width + own.get(sizes.architecture, 0) + biases

@@ -54,7 +54,7 @@ MOST_COUNTED_TOKENS = 1 << 53
 """Up to here a float counts them exactly."""
 ADDED: Mapping[tuple[str, str], Any] = {
     ("data", "format"): "text", ("data", "mix"): (), ("data", "private"): False, ("data", "held_out_by"): "name",
-    ("data", "template"): "", ("data", "date"): USUAL_DATE,
+    ("data", "template"): "", ("data", "date"): USUAL_DATE, ("aggregation", "weigh"): "read",
 }  # fmt: skip
 """Keys that are younger than some runs, and what they say where they are left out: with that a run's digest is what it
 was before there were such keys."""

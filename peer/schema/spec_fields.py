@@ -102,7 +102,7 @@ class MixTable(StrictTable):
 
 
 MOST_SOURCES = 16
-TEMPLATES = ("chatml", "qwen3")
+TEMPLATES = ("chatml", "deepseek", "qwen3")
 """Chat templates that are shipped for training."""
 TEMPLATE_FILE = re.compile(r"[A-Za-z0-9_-]{1,60}\.jinja")
 USUAL_DATE = "2025-01-01"
@@ -138,8 +138,9 @@ class DataTable(StrictTable):
     `{"messages": [{"role": …, "content": …}, …]}` or `{"conversations": [{"from": …, "value": …}, …]}`; with `tools`,
     `tool_calls`, `reasoning_content` and what else a chat template takes. One with `"weight": 0` is only read."""
     template: str = ""
-    """How conversations are written, in place of the tokenizer's own chat template: one that is shipped (`chatml`, or
-    `qwen3` for Qwen3 and its like), or NAME.jinja beside the tokenizer of the model from which the run starts."""
+    """How conversations are written, in place of the tokenizer's own chat template: one that is shipped (`chatml`,
+    `qwen3` for Qwen3 and its like, `deepseek` for what was distilled from DeepSeek-R1), or NAME.jinja beside the
+    tokenizer of the model from which the run starts."""
     date: str = USUAL_DATE
     """YYYY-MM-DD: today, for a template that writes it. All peers read the same text, on whatever day."""
     mix: tuple[MixTable, ...] = ()
@@ -351,6 +352,9 @@ class AggregationTable(StrictTable):
     """How contributions combine. `mean`: by tokens. `edit`: large norms count less (arXiv:2412.07210). `centered-clip`:
     what is far from the last mean is drawn towards it (arXiv:2012.10333). `agreement`: `edit`, and what points away
     from the last mean counts less (arXiv:2007.13137)."""
+    weigh: Literal["read", "predicted"] = "read"
+    """Which tokens of a peer count as its own: all that it `read`, or those that it `predicted`, which are the answers
+    where conversations are learned. Nobody can check these, so of them at most twice as many count as is usual."""
     warmup_rounds: Annotated[int, Bounds(1, 1000)] = 10
     """Accepted norms of one peer and layer before they are used to refuse or to clip one."""
     alpha: Annotated[float, Bounds(0.001, 1)] = 0.5

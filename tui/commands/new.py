@@ -157,6 +157,8 @@ def made(wishes: NewCommand) -> tuple[RunSpec, RoundCost]:
     table["data"] = table.get("data", {}) | _data_of(wishes.data)
     table["admission"] = table.get("admission", {}) | {"policy": WHO[wishes.who]}
     table["run"] = table["run"] | {"name": _name_of(wishes), "founders": _founders_of(wishes.friends)}
+    if table["data"].get("format") == "chat":  # of which the answers alone are learned
+        table["aggregation"] = table.get("aggregation", {}) | {"weigh": "predicted"}
     lay_over(table, wishes.sets)
     spec = from_mapping(table, "the answers")
     cost = _cost_of(spec)

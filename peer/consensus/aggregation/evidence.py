@@ -47,6 +47,7 @@ class AggregationRules:
     """Fields, defaults and ranges are those of `peer.schema.spec_fields.AggregationTable`, which explains each."""
 
     rule: str = "edit"
+    weigh: str = "read"
     warmup_rounds: int = 10
     alpha: float = 0.5
     threshold: float = 3.0

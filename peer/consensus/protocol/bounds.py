@@ -39,13 +39,19 @@ def within(rules: Rules, header: ContributionHeader) -> ContributionHeader:
     tokens = min(header.tokens, _most_tokens(rules, steps))
     return replace(
         header, steps=steps, tokens=tokens, staleness=min(header.staleness, OLDEST),
-        bandwidth_bps=min(header.bandwidth_bps, MOST_BPS), ranges=_ranges_of(rules, header.ranges, tokens),
+        bandwidth_bps=min(header.bandwidth_bps, MOST_BPS),
+        ranges=_ranges_of(rules, header.ranges, _tokens_read(rules, steps, tokens)),
     )  # fmt: skip
 
 
 def _most_tokens(rules: Rules, steps: int) -> int:
     """The most tokens that so many steps can read: some have fewer micro-batches, none has more."""
     return steps * rules.step_tokens if rules.step_tokens else OLDEST * rules.tokens_cap
+
+
+def _tokens_read(rules: Rules, steps: int, tokens: int) -> int:
+    """The most tokens that somebody has read who says so many steps and tokens."""
+    return _most_tokens(rules, steps) if rules.weighs_predicted else tokens
 
 
 def _ranges_of(rules: Rules, ranges: Ranges, tokens: int) -> Ranges:
@@ -69,8 +75,9 @@ def _fault_of_ranges(rules: Rules, header: ContributionHeader) -> str:
             return f"it says that it read windows {first:,} to {last:,} of shard {shard}"
         ends[shard] = last
     windows = sum(last - first for _, first, last in header.ranges)
-    if rules.context and windows * rules.context > header.tokens:
-        return f"it says {windows:,} windows of {rules.context:,} tokens, and {header.tokens:,} tokens"
+    read = _tokens_read(rules, header.steps, header.tokens)
+    if rules.context and windows * rules.context > read:
+        return f"it says {windows:,} windows of {rules.context:,} tokens, and {read:,} tokens"
     return ""
 
 

@@ -10,6 +10,8 @@ import math
 import struct
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
+from statistics import median_low
 
 from peer.consensus.aggregation.aggregate import AggregationResult, aggregate
 from peer.consensus.aggregation.evidence import Contributor, LayerNorms
@@ -98,17 +100,38 @@ def shard_owners(
 
 
 def _claims(rules: Rules, head: ChainHead, members: tuple[ContributionHeader, ...]) -> list[Contributor]:
-    guilty = caught(head, members)
+    guilty, tokens = caught(head, members), tokens_learned(rules, head, members)
     claims = [
         Contributor(
             peer=header.peer,
-            share=0 if header.peer in guilty else token_share(header, rules.tokens_cap, rules.max_staleness),
+            share=0
+            if header.peer in guilty
+            else token_share(header, min(learned, rules.tokens_cap), rules.max_staleness),
             steps=min(max(header.steps, 1), rules.steps_cap),
             root=header.root,
         )
-        for header in members
+        for header, learned in zip(members, tokens, strict=True)
     ]
     return _newcomers_bounded(claims, trusted(head))
+
+
+def tokens_learned(rules: Rules, head: ChainHead, members: Sequence[ContributionHeader]) -> list[int]:
+    """The tokens of each member that count, within the cap of all.
+
+    What was predicted nobody can check, other than steps, which bound what was read: so of what a member can have read,
+    at most twice the share counts that is usual among those with a vote.
+    """
+    if not rules.weighs_predicted:
+        return [header.tokens for header in members]
+    most = [max(1, header.steps) * rules.step_tokens for header in members]
+    believed = trusted(head)
+    shares = [
+        Fraction(header.tokens, read)
+        for header, read in zip(members, most, strict=True)
+        if header.root and header.tokens and header.peer in believed
+    ]
+    usual = median_low(shares) if shares else Fraction(1)
+    return [min(header.tokens, int(2 * usual * read)) for header, read in zip(members, most, strict=True)]
 
 
 def _newcomers_bounded(claims: list[Contributor], believed: Collection[str]) -> list[Contributor]:

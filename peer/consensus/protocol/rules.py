@@ -115,6 +115,11 @@ class Rules:
             object.__setattr__(self, name, found)
 
     @property
+    def weighs_predicted(self) -> bool:
+        """Whether the tokens of a header are those that were predicted, and not all that were read."""
+        return self.aggregation.weigh == "predicted" and self.step_tokens > 0
+
+    @property
     def steps_most(self) -> int:
         """The most inner steps that a header may claim: those of as many rounds as pass until work is too old."""
         return self.steps_cap * (self.max_staleness + 1)

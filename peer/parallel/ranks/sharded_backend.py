@@ -207,11 +207,12 @@ class ShardedBackend:
         rate, seed = learning_rate(self._spec, round, position), int(torch.randint(1 << 62, ()))
         while (made := self._attempt(rate, seed, stop)) is None:
             self._make_smaller()
-        loss, sequences = made
-        return InnerStep(loss=loss, tokens=sequences * self._spec.model.context, learning_rate=rate)
+        loss, taken = made
+        tokens = sum(map(len, taken)) * self._spec.model.context
+        return InnerStep(loss=loss, tokens=tokens, learning_rate=rate, predicted=sum(map(predicted_tokens, taken)))
 
-    def _attempt(self, rate: float, seed: int, stop: Callable[[], bool]) -> tuple[float, int] | None:
-        """A step: its loss, and its number of sequences; None if a micro-batch did not fit on a rank.
+    def _attempt(self, rate: float, seed: int, stop: Callable[[], bool]) -> tuple[float, list[Tensor]] | None:
+        """A step: its loss, and its sequences; None if a micro-batch did not fit on a rank.
 
         In that case parameters and optimizers are unchanged, and the sequences read for it are read again next.
         """
@@ -232,7 +233,7 @@ class ShardedBackend:
         self._about_to_change_inner()
         scale = step_scale(taken, whole)
         self._finish_step(FinishStep(learning_rate=rate, scale=scale))
-        return loss * scale, done
+        return loss * scale, taken
 
     def _finish_step(self, command: FinishStep) -> None:
         """Raises RankLost if a rank has too little memory for the end of a step that others have made: then they no

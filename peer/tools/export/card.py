@@ -12,6 +12,7 @@ from typing import Literal
 from huggingface_hub import ModelCardData
 
 from peer.consensus.credit.tally import Credit, Tally
+from peer.schema.architectures import MAY_SEE
 from peer.schema.events import Evaluated
 from peer.schema.spec import RunSpec
 from peer.schema.spec_fields import DataTable, MixTable
@@ -155,7 +156,8 @@ def _front_matter(facts: CardFacts) -> str:
 def _usage(facts: CardFacts) -> Iterator[str]:
     start, whole = facts.spec.start, "THIS_FOLDER"
     if facts.what == "adapter" and start is not None:
-        whole = start.model if start.is_on_hub else "FOLDER_OF_THE_BASE"
+        is_there = start.is_on_hub and facts.spec.model.architecture not in MAY_SEE
+        whole = start.model if is_there else "FOLDER_OF_THE_BASE"
     yield "```python"
     if facts.what == "adapter":
         yield "from peft import PeftModel"
@@ -180,7 +182,8 @@ def _run_rows(facts: CardFacts, shares: dict[str, Credit]) -> Iterator[tuple[str
     yield "rounds", f"{head.round} of {spec.run.rounds}" if spec.run.rounds else f"{head.round}"
     yield "anchor digest (of the chain)", f"`{head.anchor.hex()}`"
     yield "state digest (of parameters, momentum and cursors)", f"`{facts.state.hex()}`"
-    yield "tokens", f"{sum(share.tokens for share in shares.values()):,}, {_since(facts)}"
+    kind = "tokens" if spec.aggregation.weigh == "read" else "tokens that were predicted"
+    yield kind, f"{sum(share.tokens for share in shares.values()):,}, {_since(facts)}"
     yield "peers that contributed", f"{_known_of(facts)}{len(shares)}"
     yield from _start_rows(spec)
     yield "architecture", spec.model.architecture

@@ -19,6 +19,7 @@ from dht.errors import BadInput, BadSpec, DiskFull, RunMismatch
 from peer.consensus.credit.tally import Counting, Tally, read_tally
 from peer.node.store import start_blob
 from peer.node.store.held_layers import read_held
+from peer.schema.architectures import MAY_SEE
 from peer.schema.byte_text import format_bytes
 from peer.schema.events import Evaluated, RoundCommitted, read_events
 from peer.schema.spec import RunSpec, dump, load
@@ -233,6 +234,8 @@ def _save_model(folder: Path, model: Any, tokenizer: Tokenizer, spec: RunSpec) -
 def _save_adapter(folder: Path, model: Any, spec: RunSpec) -> None:
     assert spec.start is not None
     config = model.peft_config["default"]
-    config.base_model_name_or_path, config.revision = spec.start.model, spec.start.revision or None
+    # peft would put it beside a whole model that sees, too, where none of its names fits: it says so in a log.
+    if spec.model.architecture not in MAY_SEE:
+        config.base_model_name_or_path, config.revision = spec.start.model, spec.start.revision or None
     # Embeddings are never trained; where peft is to find that out by itself, it asks the network for the base's.
     model.save_pretrained(folder, save_embedding_layers=False)

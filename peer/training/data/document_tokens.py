@@ -15,7 +15,7 @@ import numpy as np
 from dht.errors import BadInput
 from peer.schema.spec import RunSpec
 from peer.training.data.chat.chat_template import ends_of
-from peer.training.data.chat.talk_text import Talk, is_empty, is_without_weight
+from peer.training.data.chat.talk_text import Talk, is_empty, is_mute, is_without_weight
 from peer.training.data.chat.token_flags import HIDDEN
 from peer.training.data.tokenizer import Tokenizer, Tokens
 
@@ -87,7 +87,7 @@ class ChatEncoder:
         self._tokenizer, self._context = tokenizer, context
         self.end: Tokens = np.asarray([tokenizer.end_of_text | HIDDEN], np.int32)
         self.counts = Counter[str]()
-        self.identity = f"{tokenizer.identity} whole chats {context}"
+        self.identity = f"{tokenizer.identity} closed chats {context}"
 
     def encode(self, text: str, name: str) -> Tokens:
         """Raises BadInput that names the document, and BadSpec."""
@@ -102,7 +102,8 @@ class ChatEncoder:
         self.counts.update(f"{LEFT_OUT}{key}" for key in encoded.left_out)
         self.counts += Counter(
             learned=len(room), long=len(tokens) < len(encoded.tokens), beyond=len(ends) - len(room),
-            empty=sum(map(is_empty, talk.answers)), unweighted=sum(map(is_without_weight, talk.answers)),
+            empty=sum(map(is_empty, talk.answers)), mute=sum(is_mute(each, encoded.left_out) for each in talk.answers),
+            unweighted=sum(map(is_without_weight, talk.answers)),
             silent=not len(room),
         )  # fmt: skip
         return tokens if len(room) else tokens[:0]

@@ -152,7 +152,8 @@ class DataInspection:
         end = f"; each ends with {self.closing}, which is learned" if self.closing else ""
         yield "answers", f"{where}{said['learned']:,} are learned{end}"
         why = {
-            "empty": "are empty, and teach nothing", "unweighted": "have the weight 0",
+            "empty": "are empty, and teach nothing", "mute": "are nothing but what the chat template does not write",
+            "unweighted": "have the weight 0",
             "beyond": f"have no room in a context of {self.context:,} tokens behind all that is said before them: "
             f"{_count(said['long'], 'conversation')} end before them",
         }  # fmt: skip

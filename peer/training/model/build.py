@@ -18,6 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
 from dht.errors import BadSpec
 from peer.node.store import start_blob
+from peer.schema.architectures import ARCHITECTURES
 from peer.schema.spec import RunSpec
 from peer.training.data.chat import token_flags
 from peer.training.data.tokenizer import ByteTokenizer
@@ -66,7 +67,8 @@ def build_cut(spec: RunSpec, cut: Callable[[nn.Module], nn.Module]) -> nn.Module
     kept = cut(model)
     for module in kept.modules():
         for name, value in module.named_parameters(recurse=False):
-            parameter = nn.Parameter(torch.empty(value.shape), value.requires_grad)
+            held = torch.empty(value.shape) if value.is_meta else value.detach()
+            parameter = nn.Parameter(held, value.requires_grad)
             names[id(parameter)] = names[id(value)]
             setattr(module, name, parameter)
     with torch.random.fork_rng(devices=[]), torch.no_grad(), _noted_spreads() as spreads:
@@ -166,11 +168,12 @@ def _unset(spec: RunSpec) -> nn.Module:
 @contextmanager
 def _parameters_on_meta() -> Iterator[None]:
     """Modules that are made inside have their parameters on the device `meta`, and everything else in its usual
-    place."""
+    place; so have parameters of one number, which a module may set when it is made, and nobody after that (Apertus).
+    """
     register = nn.Module.register_parameter
 
     def on_meta(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
-        if parameter is not None and not parameter.is_meta:
+        if parameter is not None and not parameter.is_meta and parameter.numel() > 1:
             parameter = nn.Parameter(parameter.to("meta"), parameter.requires_grad)
         register(module, name, parameter)
 
@@ -184,8 +187,10 @@ def _parameters_on_meta() -> Iterator[None]:
 def build_config(spec: RunSpec) -> PreTrainedConfig:
     """The transformers configuration of `spec`, whose keys and values are allowed. Raises BadSpec."""
     table = spec.model
-    said = {key: value for key, value in table.config.items() if key not in ROPE_NAMES}
-    values = _tokenizer_values(spec) | {_positions(table.architecture): table.context} | said | _rope_scaling(spec)
+    said = {**ARCHITECTURES[table.architecture].rope, **table.config}
+    values = _tokenizer_values(spec) | {_positions(table.architecture): table.context}
+    values |= {key: value for key, value in said.items() if key not in ROPE_NAMES}
+    values |= _rope_scaling(table.architecture, said) | _without_windows(table.architecture, said)
     # An embedding that pads is not trained at that token, and some architectures pad by default.
     values |= {"use_cache": False, "pad_token_id": None}
     try:
@@ -199,32 +204,45 @@ ROPE_NAMES = {
     "rope_type": "rope_type", "rope_factor": "factor", "rope_original_positions": "original_max_position_embeddings",
     "rope_low_freq_factor": "low_freq_factor", "rope_high_freq_factor": "high_freq_factor",
     "rope_beta_fast": "beta_fast", "rope_beta_slow": "beta_slow", "rope_attention_factor": "attention_factor",
+    "rope_mscale": "mscale", "rope_mscale_all_dim": "mscale_all_dim", "rope_query_beta": "llama_4_scaling_beta",
 }  # fmt: skip
 """Keys of a spec, and what transformers calls them inside of `rope_scaling`."""
 ROPE_VALUES: Mapping[str, Mapping[str, float | None]] = {
+    "default": {},
     "linear": {"rope_factor": 1.0},
     "llama3": {
         "rope_factor": 8.0, "rope_original_positions": 8192, "rope_low_freq_factor": 1.0, "rope_high_freq_factor": 4.0,
     },
     "yarn": {
         "rope_factor": 8.0, "rope_original_positions": 8192, "rope_beta_fast": None, "rope_beta_slow": None,
-        "rope_attention_factor": None,
+        "rope_attention_factor": None, "rope_mscale": None, "rope_mscale_all_dim": None, "rope_query_beta": None,
     },
 }  # fmt: skip
 """By `rope_type` the keys that it takes, and their values where a spec has none; None follows from the others."""
 
 
-def _rope_scaling(spec: RunSpec) -> dict[str, Any]:
-    config = spec.model.config
-    kind = config.get("rope_type", "default")
-    if kind == "default":
+def _rope_scaling(architecture: str, said: Mapping[str, Any]) -> dict[str, Any]:
+    if "rope_type" not in said:
         return {}
-    taken = {key: config.get(key, value) for key, value in ROPE_VALUES[str(kind)].items()}
+    kind, keys = said["rope_type"], ARCHITECTURES[architecture].keys
+    taken = {key: said.get(key, value) for key, value in ROPE_VALUES[kind].items() if key in keys}
     low, high = (taken.get(f"rope_{side}_freq_factor") for side in ("low", "high"))
     if kind == "llama3" and not float(low or 0) < float(high or 0):
         raise BadSpec("model.config.rope_low_freq_factor is not below rope_high_freq_factor, between which is divided")
     scaling = {ROPE_NAMES[key]: value for key, value in taken.items() if value is not None}
     return {"rope_scaling": {"rope_type": kind} | scaling}
+
+
+def _without_windows(architecture: str, said: Mapping[str, Any]) -> dict[str, Any]:
+    """transformers' values for a `sliding_window` of 0."""
+    if said.get("sliding_window") != 0:
+        return {}
+    known = ARCHITECTURES[architecture]
+    if "sliding_window_pattern" not in known.keys:
+        return {"sliding_window": None}
+    blocks = int(said.get("num_hidden_layers", known.values["num_hidden_layers"]))
+    # transformers would derive these from a pattern of 0, by which it divides.
+    return {"sliding_window": None, "layer_types": ["full_attention"] * blocks}
 
 
 def _tokenizer_values(spec: RunSpec) -> dict[str, Any]:

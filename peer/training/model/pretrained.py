@@ -107,7 +107,7 @@ def adopt(found: FoundModel, table: Mapping[str, Any], template: str = "") -> di
     config = _config(found)
     said = _model_table(config, table)
     files = {} if said["tokenizer"] != START else _files(found, template)
-    model = _load(AutoModelForCausalLM, found, dtype=torch.float32, config=config)
+    model = _weights(found, config)
     manifest = _write(_spec_of(said, "0" * 64, found), model, files)
     _require_alike(_spec_of(said, manifest.name, found), model)
     start = {"model": found.name, "digest": manifest.name, "revision": found.revision}
@@ -123,7 +123,7 @@ def fetch(spec: RunSpec) -> None:
     try:
         files = _files(found, spec.data.template) if spec.model.tokenizer == START else {}
         _require_whole(found)
-        model = _load(AutoModelForCausalLM, found, dtype=torch.float32, config=build_config(spec))
+        model = _weights(found, build_config(spec))
         without = {name: text for name, text in files.items() if name != generation.FILE}  # as in older runs
         for each in (files, without) if without != files else (files,):
             manifest = _write(spec, model, each)
@@ -141,12 +141,31 @@ def fetch(spec: RunSpec) -> None:
 def _load(kind: Any, found: FoundModel, **options: Any) -> Any:
     """What transformers makes of them. Raises BadSpec."""
     named: dict[str, Any] = {"gguf_file": found.file} if found.file else {}
-    if kind is AutoModelForCausalLM and not found.file:
-        named["use_safetensors"] = True
     try:
         return kind.from_pretrained(found.folder, trust_remote_code=False, local_files_only=True, **named, **options)
     except (OSError, ValueError, KeyError, TypeError, ImportError, AttributeError, RuntimeError) as error:
         raise cannot_load(KEY, found.name, reason_of(error)) from error
+
+
+TEXT = "text_config"
+"""In a config.json, the part of a model that reads text, if it sees and hears, too."""
+OF_TEXT = {r"^language_model\.": "", r"^model\.language_model\.": "model."}
+"""In a model that sees and hears, too, the names of what reads text, and what they are in one that reads alone."""
+
+
+def _weights(found: FoundModel, config: PreTrainedConfig) -> nn.Module:
+    """All parameters that a model of `config` has; what else is in the files is left there. Raises BadSpec."""
+    named: dict[str, Any] = {} if found.file else {"use_safetensors": True}
+    if not found.file and TEXT in _said(found):
+        named |= {"key_mapping": OF_TEXT}
+    model: nn.Module
+    model, told = _load(
+        AutoModelForCausalLM, found, config=config, dtype=torch.float32, output_loading_info=True, **named
+    )  # fmt: skip
+    if missing := sorted(told["missing_keys"]):
+        # transformers draws them at random, and says so in a log.
+        raise cannot_load(KEY, found.name, f"its files lack {len(missing):,} of its tensors, such as {missing[0]}")
+    return model
 
 
 BESIDE = frozenset({
@@ -163,11 +182,10 @@ def _config(found: FoundModel) -> PreTrainedConfig:
         config: PreTrainedConfig = _load(AutoConfig, found)
         return config
     _require_whole(found)
-    try:
-        said = json.loads((found.folder / "config.json").read_text(encoding="utf-8"))
-        kind = said["model_type"]
-    except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
-        raise cannot_load(KEY, found.name, f"its config.json is none: {reason_of(error)}") from error
+    said = _said(found)
+    if isinstance(said.get(TEXT), dict):
+        said = said[TEXT] | {key: said[key] for key in said.keys() & {"tie_word_embeddings"}}
+    kind = said.get("model_type")
     if not isinstance(kind, str) or kind not in ARCHITECTURES:
         raise BadSpec(f"start.model is of {shortened(kind)}, none of {', '.join(ARCHITECTURES)}")
     of_all = {each.name for each in fields(PreTrainedConfig)}
@@ -179,6 +197,17 @@ def _config(found: FoundModel) -> PreTrainedConfig:
         return AutoConfig.for_model(kind, **{key: said[key] for key in own & said.keys()} | {"pad_token_id": None})
     except (TypeError, ValueError, KeyError, AttributeError, ZeroDivisionError, StrictDataclassError) as error:
         raise cannot_load(KEY, found.name, reason_of(error)) from error
+
+
+def _said(found: FoundModel) -> dict[str, Any]:
+    """Its config.json. Raises BadSpec."""
+    try:
+        said = json.loads((found.folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise cannot_load(KEY, found.name, f"its config.json is none: {reason_of(error)}") from error
+    if not isinstance(said, dict):
+        raise cannot_load(KEY, found.name, "its config.json is none")
+    return said
 
 
 def _require_whole(found: FoundModel) -> None:
@@ -199,8 +228,8 @@ def _model_table(config: PreTrainedConfig, table: Mapping[str, Any]) -> dict[str
         raise BadSpec(f"start.model scales its rotary positions ({config.rope_parameters}), which no spec can say yet")
     values: dict[str, Any] = {}
     for key in known.keys:
-        value = _plain(rotary.get(key, getattr(config, key, None)))
-        default = _plain(_rotary(usual).get(key, getattr(usual, key, None)))
+        value = _plain(rotary.get(key, _sliding(config).get(key, getattr(config, key, None))))
+        default = _plain(_rotary(usual).get(key, _sliding(usual).get(key, getattr(usual, key, None))))
         if value is not None and (value != default or key == "vocab_size"):
             values[key] = value
     positions = int(getattr(config, "max_position_embeddings", CONTEXT_MOST))
@@ -221,6 +250,16 @@ def _rotary(config: PreTrainedConfig) -> dict[str, Any]:
         said = said["full_attention"] | {"rope_local_base_freq": said["sliding_attention"].get("rope_theta")}
     ours: dict[str, str] = {name: key for key, name in ROPE_NAMES.items()}
     return {"rope_type": "default"} | {ours.get(name, name): value for name, value in said.items()}
+
+
+def _sliding(config: PreTrainedConfig) -> dict[str, Any]:
+    """Which blocks slide, as a spec says it: a window of 0 is none, and of a pattern the last block sees all."""
+    if getattr(config, "sliding_window", 0) is None:
+        return {"sliding_window": 0, "sliding_window_pattern": None}
+    kinds = getattr(config, "layer_types", None) or ()
+    if "sliding_attention" in kinds and "full_attention" in kinds:
+        return {"sliding_window_pattern": kinds.index("full_attention") + 1}
+    return {}
 
 
 def _plain(value: Any) -> Any:
@@ -270,10 +309,30 @@ def _write(spec: RunSpec, model: nn.Module, files: Mapping[str, bytes]) -> start
 def _require_alike(spec: RunSpec, model: nn.Module) -> None:
     """Whether the spec says everything that decides what the model computes. Raises BadSpec."""
     tokens = torch.arange(TRIED_TOKENS).unsqueeze(0) % int(spec.model.config["vocab_size"])
-    theirs, ours = (next_token_logits(each.eval(), tokens) for each in (model, build(spec)))
+    made = build(spec)
+    theirs, ours = (next_token_logits(each.eval(), tokens) for each in (model, made))
     difference = float((theirs - ours).abs().max())
-    if not difference <= AGREES:
+    odd = "" if difference <= AGREES else f"its logits differ by {difference:.2g}"
+    if odd := odd or _odd_far_away(model, made, spec.model.context):
         raise BadSpec(
-            f"start.model computes otherwise than [model] can say: its logits differ by {difference:.2g}, so something "
-            "in its configuration has no key in a spec"
+            f"start.model computes otherwise than [model] can say: {odd}, so something in its configuration has no key "
+            "in a spec"
         )
+
+
+def _odd_far_away(model: Any, made: Any, context: int) -> str:
+    """What differs where a text is longer than the tried one: how positions turn, and what each block sees."""
+    theirs, ours = (_seen(each.config, context) for each in (model, made))
+    if theirs != ours:
+        return f"of {context:,} tokens its blocks see {theirs}, and not {ours}"
+    turns = {name: value for name, value in made.named_buffers() if name.endswith("inv_freq")}
+    is_alike = all(torch.allclose(model.get_buffer(name), value, rtol=1e-5, atol=0) for name, value in turns.items())
+    return "" if is_alike else "its rotary positions turn otherwise"
+
+
+def _seen(config: PreTrainedConfig, context: int) -> list[int]:
+    """The tokens that each block sees at most."""
+    window = min(context, getattr(config, "sliding_window", None) or context)
+    blocks: int = config.num_hidden_layers
+    kinds = getattr(config, "layer_types", None) or ["sliding_attention"] * blocks
+    return [window if kind == "sliding_attention" else context for kind in kinds]

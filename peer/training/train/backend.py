@@ -162,8 +162,9 @@ class DeviceBackend(ABC):
         """One inner step, at `position` (from 0) of round `round`, as `InnerLoop.step` makes it and fails."""
         assert not self.residence.is_aside, "it is on its device again before it trains"
         rate = learning_rate(self._spec, round, position)
-        loss, sequences = self._loop.step(rate, stop)
-        return InnerStep(loss=loss, tokens=sequences * self._spec.model.context, learning_rate=rate)
+        loss, sequences, predicted = self._loop.step(rate, stop)
+        tokens = sequences * self._spec.model.context
+        return InnerStep(loss=loss, tokens=tokens, learning_rate=rate, predicted=predicted)
 
     def newest_loss(self) -> float | None:
         return self._loop.newest_loss()

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from dht.errors import MemoryFull, Unreachable
 from peer.node.host.device import first_line, is_out_of_memory, wait_for
 from peer.schema.spec import RunSpec
-from peer.training.data.chat.token_flags import step_scale
+from peer.training.data.chat.token_flags import predicted_tokens, step_scale
 from peer.training.model.compiled_blocks import is_compiled, is_of_compiler, uncompile_blocks
 from peer.training.model.net import Batch, Net
 from peer.training.outer.copy_stream import upload
@@ -42,6 +42,8 @@ class InnerStep:
     tokens: int
     """Tokens read."""
     learning_rate: float
+    predicted: int | None = None
+    """Those of them that were predicted; None at a home of a cluster whose lead counts them."""
 
 
 class Sequences(Protocol):
@@ -117,8 +119,8 @@ class InnerLoop:
         self._reader, self._micro, self._parameters, self._device = reader, micro, parameters, device
         self._gradients, self._update, self._losses = gradients, update, LateLosses()
 
-    def step(self, rate: float, stop: Callable[[], bool]) -> tuple[float | None, int]:
-        """The loss, as `InnerStep` has it, and how many sequences the step read.
+    def step(self, rate: float, stop: Callable[[], bool]) -> tuple[float | None, int, int]:
+        """The loss, as `InnerStep` has it, how many sequences the step read, and how many of their tokens it predicted.
 
         Fewer than a whole step's if `stop` says so after one of the micro-batches. Where a micro-batch or the optimizer
         finds no memory, the micro-batch is halved and the step begins anew with the same sequences. Raises MemoryFull
@@ -126,15 +128,15 @@ class InnerLoop:
         """
         while (made := self._attempt(rate, stop)) is None:
             self._make_smaller()
-        loss, sequences = made
-        return self._losses.swap(loss), sequences
+        loss, taken = made
+        return self._losses.swap(loss), sum(map(len, taken)), sum(map(predicted_tokens, taken))
 
     def newest_loss(self) -> float | None:
         """The loss of the newest step, once it has ended, if no step has returned it."""
         return self._losses.flush()
 
-    def _attempt(self, rate: float, stop: Callable[[], bool]) -> tuple[Tensor, int] | None:
-        """A step: its loss, and how many sequences it read; None if memory ran out.
+    def _attempt(self, rate: float, stop: Callable[[], bool]) -> tuple[Tensor, list[Tensor]] | None:
+        """A step: its loss, and the sequences that it read; None if memory ran out.
 
         Then parameters and optimizer are as they were, and its sequences are read again next.
         """
@@ -150,7 +152,7 @@ class InnerLoop:
                 raise
         # Outside of `except`: what the error's traceback holds is gone, and its memory with it.
         if loss is not None and self._update(rate):
-            return loss, sum(map(len, taken))
+            return loss, taken
         self._undo(taken)
         return None
 

@@ -131,7 +131,8 @@ class LocalTrainer:
         with self._reading():
             step = self._backend.step(self.progress.in_training, position, stop)
         if step.tokens:
-            self.progress.stepped(step.tokens)
+            predicted = step.predicted if self.spec.aggregation.weigh == "predicted" else None
+            self.progress.stepped(step.tokens if predicted is None else predicted)
         return step
 
     def submit(self, anchor: bytes) -> Future[None]:

@@ -138,6 +138,7 @@ def test_conversations_are_seen_by_their_first_line(line: dict[str, object], for
     assert made.format == format
     # What its template takes for today is the day on which the run was made.
     assert made.date == (date.today().isoformat() if format == "chat" else USUAL_DATE)
+    assert load(str(path)).aggregation.weigh == ("predicted" if format == "chat" else "read")
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_the_whole_model_and_a_number_are_named() -> None:
 
 
 def test_every_code_that_can_be_imposed_is_explained_and_in_a_category() -> None:
-    codes = {imposed.ABSENT, imposed.LATE, imposed.STALE, imposed.MISDECLARED}
+    codes = {imposed.ABSENT, imposed.LATE, imposed.STALE, imposed.CLIPPED, imposed.MISDECLARED}
     codes |= {evidence.ANOMALY, evidence.CLIPPED, evidence.NONFINITE, evidence.STALE}
     assert set(PENALTY_PAGES) == set(PENALTY_CODES) == codes
     assert {code.kind for code in PENALTY_CODES.values()} == set(CATEGORIES) - {"all"}

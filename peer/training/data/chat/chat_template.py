@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,15 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 from dht.errors import BadInput, BadSpec
-from peer.training.data.chat.talk_text import ASSISTANT, Talk, left_out
+from peer.training.data.chat.talk_text import ASSISTANT, Message, Talk, is_mute, left_out
 from peer.training.data.chat.template_process import ChatTemplate, TemplateSource
 from peer.training.data.chat.token_flags import BEGINS, HIDDEN, NUMBER
 
 Tokens = npt.NDArray[np.int32]
 MARKED = re.compile(r"{%-?\s*generation\s*-?%}")
 """In a template that says itself what is an answer."""
-PROBE = "cold"
-"""What an assistant says, to see what comes behind it."""
+ASKED, PROBE = "warm", "cold"
+"""What a user and an assistant say, to see what comes behind it."""
 
 
 @dataclass(frozen=True)
@@ -74,18 +74,22 @@ class TemplateEncoder:
     def encode(self, talk: Talk) -> EncodedTalk:
         """Raises BadInput for messages that the template refuses, BadSpec for a template that takes too long or does
         not separate answers."""
+        text, tokens = self._written(talk)
+        missing = tuple(left_out(talk, text))
+        if any(is_mute(answer, missing) for answer in talk.answers):
+            _, tokens = self._written(talk.without(missing))
+        return EncodedTalk(tokens, missing)
+
+    def _written(self, talk: Talk) -> tuple[str, Tokens]:
         if self._is_marked:
             text, spans = self._template.marked(talk)
-            tokens = self._by_marks(text, spans)
-        else:
-            pieces = self._template.pieces(talk)
-            text = "".join(piece for piece, _ in pieces)
-            tokens = flagged((self._tokens(piece), is_learned) for piece, is_learned in pieces)
-        return EncodedTalk(tokens, tuple(left_out(talk, text)))
+            return text, self._with_ends(self._by_marks(text, spans))
+        pieces = self._template.pieces(talk)
+        tokens = flagged((self._tokens(piece), is_learned) for piece, is_learned in pieces)
+        return "".join(piece for piece, _ in pieces), self._with_ends(tokens) if self._is_open else tokens
 
     def _by_marks(self, text: str, spans: Sequence[tuple[int, int]]) -> Tokens:
-        """A token belongs to an answer if any character of it does; and so does the token that closes the answer
-        right behind it: some templates leave it outside of their marks, and the model would never stop."""
+        """A token belongs to an answer if any character of it does."""
         encoded = self._tokenizer(text, add_special_tokens=False, verbose=False, return_offsets_mapping=True)
         tokens = np.asarray(encoded["input_ids"], np.int32)
         learned, coming = np.zeros(len(tokens), bool), iter(spans)
@@ -94,14 +98,20 @@ class TemplateEncoder:
             while span is not None and begin >= span[1]:
                 span = next(coming, None)
             learned[number] = span is not None and end > span[0]
-        for last in np.flatnonzero(learned[:-1] & ~learned[1:]):
-            learned[last + 1 : self._closed_at(tokens, int(last) + 1)] = True
         return flagged([(np.where(learned, tokens, tokens | HIDDEN).astype(np.int32), True)])
+
+    def _with_ends(self, tokens: Tokens) -> Tokens:
+        """With the token learned that closes each answer right behind it: some templates leave it outside of their
+        marks, or begin the next turn with it, and the model would never stop."""
+        for end in ends_of(tokens):
+            tokens[end : self._closed_at(tokens & NUMBER, int(end))] &= NUMBER
+        is_unclosed = self._is_open and tokens[-1] <= NUMBER
+        return np.append(tokens, np.int32(self.closing or 0)) if is_unclosed else tokens
 
     def _closed_at(self, tokens: Tokens, start: int) -> int:
         """The position after the token that closes an answer, if only white space is before it; otherwise `start`."""
         for place in range(start, len(tokens)):
-            if tokens[place] == self.closing:
+            if tokens[place] == self.closing or (self._is_open and int(tokens[place]) in self._special):
                 return place + 1
             if not str(self._tokenizer.decode([int(tokens[place])])).isspace():
                 break
@@ -119,21 +129,42 @@ class TemplateEncoder:
         ids: list[int] = self._tokens(self._template.prompt(messages)).tolist()
         return ids
 
-    @cached_property
+    @property
     def closing(self) -> int | None:
-        """The token with which the template ends an answer; None if it uses no special token."""
-        messages = [{"role": "user", "content": PROBE}, {"role": ASSISTANT, "content": PROBE}]
+        """The token with which the template ends an answer, or else the user's next turn begins (GLM-4); None if it
+        uses no special token."""
+        return self._end if self._end is not None else self._next
+
+    @property
+    def _is_open(self) -> bool:
+        """Whether answers end where the next turn begins."""
+        return self._end is None and self._next is not None
+
+    @cached_property
+    def _end(self) -> int | None:
+        return self._behind_an_answer()
+
+    @cached_property
+    def _next(self) -> int | None:
+        found = self._behind_an_answer({"role": "user", "content": ASKED})
+        # It begins a text, and a conversation of some templates, too, has several.
+        return None if found == self._tokenizer.bos_token_id else found
+
+    @cached_property
+    def _special(self) -> frozenset[int]:
+        """Tokens that are no text."""
+        return frozenset({*self._tokenizer.added_tokens_decoder, self._tokenizer.eos_token_id})
+
+    def _behind_an_answer(self, *then: Message) -> int | None:
+        """The first special token that comes after one, with nothing but white space before it."""
+        messages = [{"role": "user", "content": ASKED}, {"role": ASSISTANT, "content": PROBE}, *then]
         try:
             text = self._template.whole(Talk(messages))
         except BadInput:
             return None
-        return next(self._special_in(text.rpartition(PROBE)[2]), None)
-
-    def _special_in(self, text: str) -> Iterator[int]:
-        """Tokens that are no text, up to the first that is text."""
-        special = {*self._tokenizer.added_tokens_decoder, self._tokenizer.eos_token_id}
-        for token in self._tokens(text).tolist():
-            if token in special:
-                yield token
-            elif not str(self._tokenizer.decode([token])).isspace():
-                return
+        for token in self._tokens(text.rpartition(PROBE)[2]).tolist():
+            if token in self._special:
+                return int(token)
+            if not str(self._tokenizer.decode([token])).isspace():
+                return None
+        return None

@@ -7,7 +7,7 @@ Messages are as transformers' `apply_chat_template` takes them; in addition `wei
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,8 @@ Message = Mapping[str, Any]
 ASSISTANT = "assistant"
 REASONING = ("reasoning_content", "reasoning", "thinking")
 """Names under which templates find what was thought before an answer."""
+SAID = ("content", "tool_calls", *REASONING)
+"""Keys under which an assistant says something."""
 UNSAID = frozenset({"role", "weight", "tool_call_id"})
 """Keys of a message that are no text of it."""
 
@@ -37,6 +39,10 @@ class Talk:
     def answers(self) -> Iterator[Message]:
         return (message for message in self.messages if message["role"] == ASSISTANT)
 
+    def without(self, left_out: Collection[str]) -> Talk:
+        """The same, in which no answer is learned that is nothing but these keys."""
+        return Talk([{**each, "weight": 0} if is_mute(each, left_out) else each for each in self.messages], self.tools)
+
     @property
     def learned(self) -> list[bool]:
         """For each message whether it is predicted: an answer with text, and without a weight of 0."""
@@ -48,7 +54,15 @@ class Talk:
 
 def is_empty(message: Message) -> bool:
     """Whether a message has no text, no call and no thought: only its end could be learned."""
-    return not any(message.get(key) for key in ("content", "tool_calls", *REASONING))
+    return not any(message.get(key) for key in SAID)
+
+
+def is_mute(message: Message, left_out: Collection[str]) -> bool:
+    """Whether a message is nothing but what a template leaves out: it would teach to answer nothing."""
+    if message.get("content"):
+        return False
+    said = {"reasoning_content" if key in REASONING else key for key in SAID if message.get(key)}
+    return bool(said) and said <= set(left_out)
 
 
 def is_without_weight(message: Message) -> bool:

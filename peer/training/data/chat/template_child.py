@@ -22,7 +22,7 @@ MOST_CHARACTERS = 1 << 25
 ASSISTANT = "assistant"
 REWRITES = (
     "rewrites earlier messages, so that nobody can tell which tokens are the assistant's; name a template for training "
-    "with data.template, such as qwen3 for Qwen3 and its like"
+    "with data.template, such as qwen3 for Qwen3 and its like, or deepseek for what was distilled from DeepSeek-R1"
 )
 
 
@@ -38,6 +38,7 @@ class Template:
 
         self._render: Any = templates.render_jinja_template
         self._plain, self._with_tools, self._special = asked["plain"], asked["with_tools"], asked["special"]
+        self._end: str = self._special.get("eos_token") or ""
         today = datetime.fromisoformat(asked["date"])
         compiled: Any = templates._compile_jinja_template
         for text in {self._plain, self._with_tools}:
@@ -98,6 +99,8 @@ class Template:
                 continue
             prompt = self.text(messages[:number], tools, prompts=True)
             answered = self.text(messages[: number + 1], tools)
+            if not text.startswith(answered):  # some close a whole text by end-of-text, and no turn (Phi-3)
+                answered = answered.removesuffix(self._end)
             if not (text.startswith(answered) and answered.startswith(prompt)):
                 raise Rewrites(REWRITES)
             yield text[done : len(prompt)], False

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from peer.consensus.aggregation.evidence import AggregationRules
 from peer.consensus.protocol.block import CURSOR_END, MAX_RANGES
 from peer.consensus.protocol.bounds import MOST_BPS, OLDEST, fault_of_header, within
 from peer.consensus.protocol.messages import Promise, decode, encode
@@ -62,6 +63,19 @@ def test_each_number_has_a_bound_on_both_sides(rule: str, changes: dict[str, Any
     assert rule_of(**changes) == rule
     promise = Promise(place(), header("p0", **{**HONEST, **changes}))
     assert decode(encode(promise)) == promise
+
+
+def test_windows_are_bounded_by_steps_where_tokens_are_predicted_ones() -> None:
+    """Of which a window may have few; a peer that says more windows than its steps can read is refused as ever."""
+    predicted = replace(RULES, aggregation=AggregationRules(weigh="predicted"))
+    few = header("p0", **{**HONEST, "tokens": 300})
+    assert fault_of_header(RULES, few)[0] == "RANGES"
+    assert fault_of_header(predicted, few) == ("", "")
+    assert within(predicted, few) == few
+    more = replace(few, ranges=((0, 7, 208), (3, 0, 120)))
+    assert fault_of_header(predicted, more)[0] == "RANGES"
+    assert fault_of_header(predicted, within(predicted, more)) == ("", "")
+    assert fault_of_header(predicted, replace(few, tokens=20_481))[0] == "TOKENS"
 
 
 numbers = st.integers(0, HUGE)

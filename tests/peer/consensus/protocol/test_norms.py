@@ -36,6 +36,7 @@ from peer.consensus.protocol.norms import (
     fault_of_declared,
     judgement_of,
     shard_owners,
+    tokens_learned,
 )
 from peer.consensus.protocol.refusals import NORMS
 from peer.consensus.protocol.rules import Rules
@@ -51,6 +52,49 @@ WIDE = replace(
 NAN = float("nan")
 Said = tuple[float, float, float]
 """Square, inner product and square of the last mean of one layer."""
+
+# ---- tokens that count ----
+
+PREDICTED = replace(rules("p0", AggregationRules(rule="mean", weigh="predicted")), step_tokens=100, tokens_cap=900)
+
+
+@pytest.mark.parametrize(
+    ("said", "learned"),
+    [
+        ((200, 300, 250), (200, 300, 250)),
+        ((1000, 300, 250), (600, 300, 250)),  # all that it can have read, where others predict a quarter
+        ((100, 1000, 100), (100, 200, 100)),
+        ((1000, 1000, 1000), (1000, 1000, 1000)),
+        ((0, 0, 500), (0, 0, 500)),
+    ],
+)
+def test_of_predicted_tokens_no_more_than_twice_the_usual_share_counts(
+    said: tuple[int, ...], learned: tuple[int, ...]
+) -> None:
+    """Nobody can check them; ten steps can have read a thousand. Of tokens that were read all count."""
+    members = tuple(header(name, tokens=tokens, steps=10) for name, tokens in zip(NAMES, said, strict=True))
+    assert tokens_learned(PREDICTED, HEAD, members) == list(learned)
+    assert tokens_learned(replace(PREDICTED, aggregation=AggregationRules()), HEAD, members) == list(said)
+    weights = judgement_of(PREDICTED, HEAD, members).weights[0]
+    if any(learned):
+        assert [weight / WEIGHT_ONE for weight in weights] == pytest.approx(
+            [min(each, 900) / sum(min(each, 900) for each in learned) for each in learned], abs=1e-3
+        )
+
+
+def test_who_says_more_predicted_tokens_than_count_is_told() -> None:
+    members = tuple(header(name, tokens=tokens, steps=10) for name, tokens in zip(NAMES, (850, 300, 250), strict=True))
+    due = penalties.due(PREDICTED, HEAD, update(members=members), ())
+    told = [(peer, why) for peer, code, *_, why in due if code == "CLIPPED"]
+    assert told == [("p0", "declared 850 tokens, of which 600 count")]
+
+
+def test_who_has_no_vote_does_not_say_what_is_usual() -> None:
+    names = (*NAMES, "q1", "q2", "q3", "q4")
+    said = dict.fromkeys(names, 1000) | dict.fromkeys(NAMES, 100)
+    members = tuple(header(name, tokens=tokens, steps=10) for name, tokens in said.items())
+    assert tokens_learned(PREDICTED, HEAD, members) == [100] * 3 + [200] * 4
+
 
 # ---- what a contributor declares ----
 

@@ -13,7 +13,7 @@ from peer.planning.plan.model_shape import memory_of, shape_of
 from peer.schema.architectures import ARCHITECTURES
 from peer.schema.spec import RunSpec, from_mapping, load
 from peer.schema.spec_fields import AdapterTable, StartTable
-from peer.training.model.build import build_meta
+from peer.training.model.build import build_config, build_meta
 from peer.training.model.flat_parameters import FlatParameters, hidden_matrices, trained
 
 MODELS: list[tuple[str, dict[str, Any]]] = [
@@ -37,6 +37,13 @@ MODELS: list[tuple[str, dict[str, Any]]] = [
                "num_key_value_heads": 2, "attention_bias": True}),
     ("gemma3_text", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 7, "num_attention_heads": 4,
                      "num_key_value_heads": 2, "head_dim": 32, "attention_bias": True}),
+    ("ministral3", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 8}),
+    ("apertus", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}),
+    ("apertus", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+                 "num_key_value_heads": 2, "attention_bias": True}),
+    ("exaone4", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 5, "num_attention_heads": 32}),
+    ("exaone4", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 5, "num_attention_heads": 4,
+                 "num_key_value_heads": 2, "sliding_window": 0}),
     ("glm4", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
               "head_dim": 32}),
     ("glm4", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -94,6 +101,14 @@ def test_sizes_that_are_not_said_are_those_of_transformers(architecture: str) ->
     followed["head_dim"] = made.hidden_size // made.num_attention_heads
     for name in followed.keys() - ARCHITECTURES[architecture].values.keys():
         assert getattr(made, name, None) in (None, followed[name])
+
+
+@pytest.mark.parametrize("architecture", [name for name, each in ARCHITECTURES.items() if each.rope])
+def test_positions_that_are_not_said_are_those_of_transformers(architecture: str) -> None:
+    ours, theirs = build_config(spec_of(architecture, {})), AutoConfig.for_model(architecture)
+    kept = ours.rope_parameters | {"type": "yarn", "max_position_embeddings": theirs.max_position_embeddings}
+    assert theirs.rope_parameters.items() <= kept.items()
+    assert ours.rope_parameters.items() <= theirs.rope_parameters.items()
 
 
 def with_optimizer(spec: RunSpec, optimizer: str) -> RunSpec:

@@ -138,6 +138,26 @@ def test_the_card_says_what_the_adapter_belongs_to(adapted: RunOnDisk, tmp_path:
     assert "This peer measured before: " in own
 
 
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # by peft
+def test_an_adapter_of_a_part_is_for_that_part_alone(folder: Path, tmp_path: Path) -> None:
+    """Beside a model that sees, too, peft would change nothing, and say so in a log."""
+    publish(tmp_path / "base", "gemma3_text", num_key_value_heads=2, head_dim=16, initializer_range=0.1)
+    spec = started_spec(tmp_path / "base", folder / "corpus", AdapterTable(rank=2))
+    assert spec.start is not None
+    start = dataclasses.replace(spec.start, model="some/base", revision="0" * 40)
+    (tmp_path / "run").mkdir()
+    run = make_run(tmp_path / "run", dataclasses.replace(spec, start=start), rounds=1)
+    export(run.directory, tmp_path / "out", what="adapter")
+    assert not json.loads((tmp_path / "out" / "adapter_config.json").read_text())["base_model_name_or_path"]
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert 'AutoModelForCausalLM.from_pretrained("FOLDER_OF_THE_BASE")' in card
+    assert "`homefires export --what base` writes the base that it belongs to." in card
+    export(run.directory, tmp_path / "of the base", what="base")
+    load: Any = AutoModelForCausalLM.from_pretrained
+    peft: Any = PeftModel.from_pretrained(load(tmp_path / "of the base"), tmp_path / "out")
+    assert loss_of(peft, run) == pytest.approx(measured(run), abs=1e-4)
+
+
 def test_a_base_at_the_hub_and_a_mix_are_named(folder: Path, tmp_path: Path) -> None:
     """By the front matter as well, which the Hub reads; and the loss of each source."""
     spec = started_spec(folder / "base", folder / "corpus", AdapterTable(rank=2))

@@ -172,7 +172,29 @@ def test_the_training_template_writes_the_newest_turn_as_the_models_own_does() -
     assert ours.prompt(THOUGHT[:1]) == own.prompt(THOUGHT[:1])
 
 
-@pytest.mark.parametrize("name", TEMPLATES)
+R1 = (
+    "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}{{ '<｜User｜>' ~ m.content }}{% else %}"
+    "{{ '<｜Assistant｜>' ~ m.content.split('</think>')[-1] ~ eos_token }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<｜Assistant｜><think>\n' }}{% endif %}"
+)
+"""As what was distilled from DeepSeek-R1: its prompt begins a thought that no earlier turn has."""
+
+
+def test_a_template_whose_prompt_begins_a_thought_has_one_for_training() -> None:
+    special = {"bos_token": "<B>", "eos_token": "<E>"}
+    own, ours = (
+        ChatTemplate(TemplateSource(plain=text, with_tools=text, special=special, date="2025-01-01"))
+        for text in (R1, template_of("deepseek", Path()))
+    )
+    with pytest.raises(BadSpec, match=r"rewrites earlier messages.*or deepseek for"):
+        own.pieces(Talk(THOUGHT))
+    text, spans = ours.marked(Talk(THOUGHT))
+    assert [text[start:end] for start, end in spans] == ["hm\n</think>\n\nyes<E>", "\n</think>\n\nno<E>"]
+    assert own.prompt(THOUGHT[:1]) == ours.prompt(THOUGHT[:1]) == text[: spans[0][0]]
+    assert text.startswith("<B><｜User｜>hi<｜Assistant｜><think>\nhm")
+
+
+@pytest.mark.parametrize("name", [name for name in TEMPLATES if name != "deepseek"])
 def test_a_shipped_template_marks_whole_turns_with_their_end(name: str) -> None:
     """And what stands before an answer is what a model reads that shall give it."""
     made = template(template_of(name, Path()))
@@ -199,7 +221,7 @@ def test_a_template_may_lie_beside_the_model(tmp_path: Path) -> None:
     assert made.name_of(made.closing) == "<|im_end|>"
     with pytest.raises(BadSpec, match=r"data\.template is 'other\.jinja', which is no text beside the tokenizer"):
         HubTokenizer("a/b", tmp_path, "other.jinja")
-    with pytest.raises(BadSpec, match=r"data\.template is '\.\./x\.jinja'; use chatml, qwen3, or NAME\.jinja"):
+    with pytest.raises(BadSpec, match=r"data\.template is '\.\./x\.jinja'; use chatml, .*qwen3, or NAME\.jinja"):
         make_spec(template="../x.jinja")
     with pytest.raises(BadSpec, match="a file that comes with the model"):
         make_spec(template="mine.jinja")
@@ -234,6 +256,44 @@ def test_the_token_that_closes_an_answer_is_found_and_learned(tmp_path: Path, ma
     tokens = made.encode_talk(TALK).tokens
     assert (tokens == made.closing).sum() == 2
     assert made.decode(tokens[tokens <= NUMBER].tolist()).replace("\n", "") == "yesno"
+
+
+OPEN = (
+    "{% for m in messages %}{{ '<|im_start|>' if m.role == 'user' else '<|im_end|>' if m.role == 'tool' else 'A' }}"
+    "{{ '\n' ~ (m.content or '') }}{% if m.role == 'assistant' %}{{ '\n' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'A\n' }}{% endif %}"
+)
+"""An answer ends where somebody else begins, as in GLM-4."""
+
+
+def test_where_the_next_turn_ends_an_answer_its_beginning_is_learned(tmp_path: Path) -> None:
+    """Also behind the last answer, and where a tool comes next."""
+    made = letter_tokenizer(tmp_path, OPEN)
+    assert made.closing is not None
+    assert made.name_of(made.closing) == "<|im_start|>"
+    talk = Talk([*messages([("user", "hi"), ("assistant", "call"), ("tool", "4")]), *messages([("assistant", "yes")])])
+    for said, ends in ((TALK, ["<|im_start|>"] * 2), (talk, ["<|im_end|>", "<|im_start|>"])):
+        tokens = made.encode_talk(said).tokens
+        learned = tokens[tokens <= NUMBER]
+        names = [made.name_of(token) for token in learned.tolist()]
+        assert [name for name in names if name.startswith("<|")] == ends
+        assert tokens[-1] == made.closing
+    quiet = Talk([*messages()[:3], messages()[3] | {"weight": 0}])
+    tokens = made.encode_talk(quiet).tokens
+    assert (tokens == made.closing).sum() == 1
+    assert tokens[-1] > NUMBER
+
+
+def test_a_template_may_close_the_whole_text(tmp_path: Path) -> None:
+    """By end-of-text, where no answer is asked for, as Phi-3's does: that rewrites nothing."""
+    turns = "{% for m in messages %}{{ '<|im_start|>' ~ m.role[0] ~ m.content ~ '<|im_end|>' }}{% endfor %}"
+    made = letter_tokenizer(
+        tmp_path, turns + "{% if add_generation_prompt %}{{ '<|im_start|>a' }}{% else %}{{ eos_token }}{% endif %}"
+    )
+    tokens = made.encode_talk(TALK).tokens
+    assert made.name_of(made.closing or 0) == "<|im_end|>"
+    assert (tokens == made.closing).sum() == 2
+    assert made.decode(tokens[tokens <= NUMBER].tolist()) == "yesno"
 
 
 def test_a_template_without_an_end_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,6 +149,20 @@ def test_what_a_template_drops_is_told(tmp_path: Path) -> None:
     assert sorted(encoded.left_out) == ["reasoning_content", "tool_calls", "tools"]
 
 
+@pytest.mark.outside
+def test_an_answer_that_a_template_does_not_write_is_not_learned(tmp_path: Path) -> None:
+    """Its end alone would teach to answer nothing; an answer that is written, too, is learned without the rest."""
+    both = said(("user", "hi"), ("assistant", "no"), tool_calls=[CALL])
+    answered = [{"role": "tool", "content": "hi"}, {"role": "assistant", "content": "yes"}]
+    row = {"messages": [*both["messages"], answered[0], CALLING["messages"][1], *answered]}
+    for number, template in enumerate((CHATML, UNMARKED)):
+        made = word_tokenizer(tmp_path / f"{number}", template.replace("m['content']", "(m['content'] or '')"))
+        encoder = ChatEncoder(made, 1000)
+        tokens = encoder.encode(as_line(row, "text", ""), "a")
+        assert tokens[tokens <= NUMBER].tolist() == [7, 0, 5, 0]
+        assert (encoder.counts["learned"], encoder.counts["mute"]) == (2, 1)
+
+
 def test_the_inspection_tells_all_of_it(tmp_path: Path) -> None:
     """Counts of what is learned, and of what is not and why; `doctor` has the same rows."""
     long = said(("user", "a"), ("assistant", "b"), ("user", "q" * 200), ("assistant", "c"))

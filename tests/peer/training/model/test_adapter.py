@@ -25,7 +25,8 @@ KEYS: dict[str, dict[str, int]] = {
     "qwen3": {"num_key_value_heads": 2, "head_dim": 32}, "mistral": {"num_key_value_heads": 2},
     "smollm3": {"num_key_value_heads": 2, "pad_token_id": 0}, "phi3": {"num_key_value_heads": 2, "pad_token_id": 0},
     "starcoder2": {"num_key_value_heads": 2}, "olmo2": {"num_key_value_heads": 2, "pad_token_id": 0},
-    "granite": {"num_key_value_heads": 2},
+    "granite": {"num_key_value_heads": 2}, "ministral3": {"num_key_value_heads": 2, "head_dim": 32, "pad_token_id": 0},
+    "apertus": {"num_key_value_heads": 2}, "exaone4": {"num_key_value_heads": 2, "sliding_window": 8},
 }  # fmt: skip
 
 

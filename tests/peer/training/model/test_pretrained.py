@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
 from dht.errors import BadInput, BadSpec, Unreachable
 from peer.node.store import start_blob
 from peer.parallel.pipeline.stage_model import build_stage, require_cuttable
-from peer.schema.spec import dump, from_mapping, load, parse
+from peer.schema.spec import RunSpec, dump, from_mapping, load, parse
 from peer.schema.spec_fields import HUB_NAME
 from peer.training.data.tokenizer import ByteTokenizer, tokenizer_of
 from peer.training.model import pretrained
@@ -230,6 +231,102 @@ def test_factors_between_which_nothing_lies_are_refused() -> None:
     spec = from_mapping({"run": {"name": "x"}, "model": {"architecture": "llama", "context": 16, "config": values}})
     with pytest.raises(BadSpec, match="rope_low_freq_factor is not below rope_high_freq_factor"):
         build_config(spec)
+
+
+def far_away(folder: Path, architecture: str, **config: Any) -> RunSpec:
+    publish(folder, architecture, num_key_value_heads=2, max_position_embeddings=256, **config)
+    tables = adopt(find(str(folder)), {"context": 128})
+    return from_mapping({"run": {"name": "x"}} | tables)
+
+
+def test_a_start_without_a_window_gets_none(tmp_path: Path) -> None:
+    """Where transformers has one if nobody says anything; EXAONE 4 then turns positions in every block."""
+    spec = far_away(tmp_path / "a", "mistral", sliding_window=None)
+    assert spec.model.config["sliding_window"] == 0
+    assert build_config(parse(dump(spec))).sliding_window is None
+    kinds = ["full_attention"] * 2
+    spec = far_away(tmp_path / "b", "exaone4", sliding_window=None, layer_types=kinds, num_hidden_layers=2)
+    assert build_config(spec).layer_types == kinds
+    spec = far_away(tmp_path / "c", "exaone4", sliding_window=64, sliding_window_pattern=3, num_hidden_layers=4)
+    assert spec.model.config["sliding_window_pattern"] == 3
+    assert build_config(spec).layer_types == ["sliding_attention"] * 2 + ["full_attention", "sliding_attention"]
+
+
+def test_ministral_keeps_how_it_reads_long_texts(tmp_path: Path) -> None:
+    """Its queries grow with their positions; without that it computes otherwise."""
+    rope = {
+        "rope_type": "yarn", "rope_theta": 1e5, "factor": 4.0, "original_max_position_embeddings": 16,
+        "beta_fast": 30.0, "beta_slow": 2.0, "mscale": 1.0, "mscale_all_dim": 0.5, "llama_4_scaling_beta": 0.7,
+    }  # fmt: skip
+    spec = far_away(tmp_path, "ministral3", rope_parameters=rope, head_dim=16)
+    assert rope.items() <= build_config(parse(dump(spec))).rope_parameters.items()
+
+
+def test_what_only_long_texts_show_is_refused_too(tmp_path: Path) -> None:
+    """The tried text is shorter than the window, and turns the slow positions by nothing."""
+    with pytest.raises(BadSpec, match=r"of 128 tokens its blocks see \[128, 128\], and not \[64, 64\]"):
+        far_away(tmp_path / "a", "olmo3", sliding_window=64, layer_types=["full_attention"] * 2, num_hidden_layers=2)
+    rope = LLAMA3 | {"rope_type": "yarn", "rope_theta": 1e6, "truncate": False, "factor": 2.0}
+    del rope["low_freq_factor"], rope["high_freq_factor"]
+    with pytest.raises(BadSpec, match=r"its rotary positions turn otherwise|its logits differ"):
+        far_away(
+            tmp_path / "b",
+            "olmo3",
+            rope_parameters={"full_attention": rope, "sliding_attention": {"rope_type": "default", "rope_theta": 1e6}},
+            num_hidden_layers=4,
+        )
+
+
+WITH_EYES: dict[str, dict[str, Any]] = {
+    "gemma3": {
+        "model_type": "gemma3", "mm_tokens_per_image": 4, "image_token_index": 200, "boi_token_index": 201,
+        "eoi_token_index": 202,
+    },
+    "mistral3": {"model_type": "mistral3", "image_token_index": 200, "tie_word_embeddings": False},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "reads"), [("gemma3", "gemma3_text"), ("mistral3", "ministral3")])
+@pytest.mark.parametrize("prefix", ["language_model.", ""])
+def test_of_a_model_with_eyes_what_reads_text_is_taken(kind: str, reads: str, prefix: str, tmp_path: Path) -> None:
+    """Gemma 3 and Ministral 3 are published so, by either of two names for each tensor."""
+    theirs = publish(tmp_path, reads, num_key_value_heads=2, head_dim=16, initializer_range=0.2, pad_token_id=0)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(WITH_EYES[kind] | {"text_config": json.loads(path.read_text())}))
+    tensors = {
+        prefix + name if prefix or not name.startswith("model.") else f"model.language_model.{name[6:]}": value
+        for name, value in load_file(tmp_path / "model.safetensors").items()
+    }
+    save_file(tensors | {"vision_tower.patch": torch.zeros(2)}, tmp_path / "model.safetensors", {"format": "pt"})
+    spec = run_from(tmp_path)
+    assert spec.model.architecture == reads
+    tokens_BT = text_BT(64)[:2]
+    torch.testing.assert_close(
+        next_token_logits(build(spec).eval(), tokens_BT), next_token_logits(theirs, tokens_BT), rtol=0, atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_the_whole_of_a_model_with_eyes_says_whether_its_matrix_is_tied(is_tied: bool, tmp_path: Path) -> None:
+    """Its part may say something else, of no account; what the files do not agree with is refused."""
+    publish(tmp_path, "ministral3", num_key_value_heads=2, head_dim=16, pad_token_id=0, tie_word_embeddings=is_tied)
+    path, said = tmp_path / "config.json", json.loads((tmp_path / "config.json").read_text())
+    other = said | {"tie_word_embeddings": not is_tied}
+    path.write_text(json.dumps(WITH_EYES["mistral3"] | {"tie_word_embeddings": is_tied, "text_config": other}))
+    assert run_from(tmp_path).model.config.get("tie_word_embeddings", False) is is_tied
+    path.write_text(json.dumps(WITH_EYES["mistral3"] | {"tie_word_embeddings": not is_tied, "text_config": said}))
+    with pytest.raises(BadSpec, match=r"such as lm_head\.weight"):
+        run_from(tmp_path)
+
+
+def test_a_start_that_lacks_a_tensor_is_refused(tmp_path: Path) -> None:
+    """transformers would draw it at random."""
+    publish(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    del tensors["model.norm.weight"]
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(BadSpec, match=r"its files lack 1 of its tensors, such as model\.norm\.weight"):
+        run_from(tmp_path)
 
 
 HOSTILE = {

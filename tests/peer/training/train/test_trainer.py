@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -14,15 +15,18 @@ import torch
 from torch import Tensor
 
 from dht.errors import Unreachable
+from peer.consensus.codec.run_rules import rules_of
+from peer.consensus.protocol.bounds import fault_of_header
 from peer.consensus.protocol.encoding import digest
 from peer.schema.spec import RunSpec
+from peer.testing.memory_peer import ModelKeys
 from peer.training.data.tokenizer import Tokens
 from peer.training.train.anchor_review import AnchorReview
 from peer.training.train.backend import SEQUENCES
 from peer.training.train.trainer import LocalTrainer
 from tests.decided import DecidedRound, contribution
 from tests.stepping import step, submit
-from tests.talks import on_talks_and_letters
+from tests.talks import on_talks, on_talks_and_letters
 from tests.vectors import starts, whole
 
 ANCHORS = [digest("anchor", number) for number in range(4)]
@@ -192,6 +196,21 @@ def test_each_source_of_a_mix_is_measured(spec: RunSpec, tmp_path: Path) -> None
     talks, letters = measured.by_source["talks"], measured.by_source["letters"]
     assert talks != letters
     assert measured.loss == pytest.approx((talks + 2 * letters) / 3)
+
+
+@pytest.mark.parametrize("weigh", ["read", "predicted"])
+def test_what_a_run_weighs_is_offered(weigh: Literal["read", "predicted"], spec: RunSpec, tmp_path: Path) -> None:
+    """Of conversations the answers; with the windows in which they stand the header is within its bounds."""
+    talks = on_talks(replace(spec, aggregation=replace(spec.aggregation, weigh=weigh)), tmp_path / "data")
+    trainer = LocalTrainer(talks, "p0", tmp_path / "p0", torch.device("cpu"), data_path=talks.data.path)
+    trainer.begin_round(NAMES)
+    made = [step(trainer) for _ in range(2)]
+    submit(trainer, ANCHORS[0])
+    header = contribution(trainer, ANCHORS[0]).header("p0")
+    assert header.tokens == sum(getattr(each, "tokens" if weigh == "read" else "predicted") for each in made)
+    read = sum(last - first for _, first, last in header.ranges) * talks.model.context
+    assert read == sum(each.tokens for each in made) > sum(each.predicted or 0 for each in made) > 0
+    assert fault_of_header(rules_of(talks, trainer.parts, ModelKeys("p0")), header) == ("", "")
 
 
 @dataclass
