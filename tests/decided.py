@@ -42,7 +42,7 @@ class DecidedRound:
     The bytes of `left_out` trainers are in no part; `void` parts, and all when everybody is left out, have no mean.
     `before` is the round that led to `anchor`: what is known of its members, and the means that contributions are
     compared with. Without it nothing is known, as in the first round of a run. `state` is the digest that the update
-    names of where the trainers stand.
+    names of where the trainers stand. `voters` have earned a vote; without them all have.
     """
 
     update: Update
@@ -62,18 +62,19 @@ class DecidedRound:
         void: Collection[int] = (),
         before: DecidedRound | None = None,
         state: bytes = b"",
+        voters: Collection[str] = (),
     ) -> None:
         assert before is None or before.next_anchor == anchor, "another round led to this anchor"
         first = trainers[0]
         offers = [contribution(trainer, anchor) for trainer in trainers]
         members = tuple(offer.header(trainer.me) for offer, trainer in zip(offers, trainers, strict=True))
         names = tuple(member.peer for member in members)
-        head = ChainHead(
-            anchor=anchor, round=first.anchor.round, weight=0, electorate=tuple(sorted(names)),
+        self.head = head = ChainHead(
+            anchor=anchor, round=first.anchor.round, weight=0, electorate=tuple(sorted(voters or names)),
             members=tuple(sorted(names)), records=before.update.records if before else (),
         )  # fmt: skip
         present = sum(1 << index for index, name in enumerate(names) if name not in left_out)
-        rules = rules_of(first.spec, first.parts, ModelKeys(first.me), me=first.me)
+        self.rules = rules = rules_of(first.spec, first.parts, ModelKeys(first.me), me=first.me)
         self.before = before
         bench = Bench(rules, Codec(first.spec.codec.wire), head, members, offers, present, self._last(rules.fragments))
 

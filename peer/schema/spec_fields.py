@@ -357,14 +357,15 @@ class AggregationTable(StrictTable):
     where conversations are learned. Nobody can check these, so of them at most twice as many count as is usual."""
     warmup_rounds: Annotated[int, Bounds(1, 1000)] = 10
     """Accepted norms of one peer and layer before they are used to refuse or to clip one."""
-    alpha: Annotated[float, Bounds(0.001, 1)] = 0.1
+    alpha: Annotated[float, Bounds(0.001, 1)] = 0.5
     """Weight of the newest norm in a peer's usual norm."""
     threshold: Annotated[float, Bounds(0.1, 1000)] = 3.0
-    """Deviations above its usual norm at which a contribution is refused."""
-    deviation_floor: Annotated[float, Bounds(0, 10)] = 0.5
+    """Deviations above its usual norms at which a contribution is refused, by the lower median over the layers; for one
+    layer by itself five times as many."""
+    deviation_floor: Annotated[float, Bounds(0, 10)] = 0.15
     """Least deviation, as a share of the usual norm: peers that are very even are not refused for a trifle."""
-    temperature: Annotated[float, Bounds(0.01, 1000)] = 4.0
-    """Of the softmax over norms, in medians of the group; larger means closer to weights by tokens."""
+    temperature: Annotated[float, Bounds(0.01, 1000)] = 1.4
+    """Of the softmax over norms, in usual norms; larger means closer to weights by tokens."""
     floor: Annotated[float, Bounds(0, 0.99)] = 0.1
     """Below this share of the group's median norm a contribution is refused: softmax would reward it. 0: never."""
     clip: Annotated[float, Bounds(1, 1000)] = 3.0

@@ -28,6 +28,7 @@ from tests.benchmarks import (
     obeyed,
     overlap,
     parity,
+    penalties,
     pipeline,
     placement,
     prediction,
@@ -38,7 +39,7 @@ from tests.benchmarks import (
 )
 
 BENCHMARKS = (
-    quality, methods, join, chaos, attacks, spikes, honest, overlap,
+    quality, methods, join, chaos, attacks, spikes, honest, penalties, overlap,
     parity, placement, dashboard, allreduce, links, churn, prediction, simulate, fuzz,
     cuda, obeyed, busy, memory, fields, gathers, ranks, pipeline, adapters,
 )  # fmt: skip

@@ -91,8 +91,9 @@ def _judged(
     telling = [record for record in records if record.peer in trusted] or records
     screened = _screen(standards, records, claims, layers, counted, newcomers, telling)
     suspects = frozenset(fault.member for item in screened for fault in item.faults if fault.outlier)
-    if suspects:
-        screened = _screen(standards, records, claims, layers, counted, newcomers, telling, suspects)
+    jumped = outliers.jumps(standards, screened)
+    if suspects or jumped:
+        screened = _screen(standards, records, claims, layers, counted, newcomers, telling, suspects, jumped)
     factors, strangers = _directions(standards, layers, counted, newcomers)
     refused = {fault.member for fault in strangers}
     left = [item.without(refused) for item in screened]
@@ -139,12 +140,13 @@ def _screen(
     newcomers: frozenset[int],
     telling: Sequence[PeerHistory],
     suspects: frozenset[int] = frozenset(),
+    jumped: frozenset[int] = frozenset(),
 ) -> list[ScreenedLayer]:
     own = own_stats(records, claims, len(layers))
     return [
         screen(
             standards, index, layer, claims, counted, [stats[index] for stats in own],
-            swarm_history((record.stats[index] for record in telling), standards), suspects, newcomers,
+            swarm_history((record.stats[index] for record in telling), standards), suspects, newcomers, jumped,
         )
         for index, layer in enumerate(layers)
     ]  # fmt: skip

@@ -49,10 +49,10 @@ class AggregationRules:
     rule: str = "edit"
     weigh: str = "read"
     warmup_rounds: int = 10
-    alpha: float = 0.1
+    alpha: float = 0.5
     threshold: float = 3.0
-    deviation_floor: float = 0.5
-    temperature: float = 4.0
+    deviation_floor: float = 0.15
+    temperature: float = 1.4
     floor: float = 0.1
     clip: float = 3.0
     rejections: int = 3

@@ -33,6 +33,8 @@ class ScreenedLayer:
     drift: float
     """How far all have moved from them: each was tested by its history times this."""
     faults: tuple[LayerFinding, ...] = ()
+    scores: tuple[float | None, ...] = ()
+    """z of each member by its own history; None where that decides nothing yet."""
     standing: tuple[int, ...] = ()
     """Members with a norm that was not refused."""
     unmeasured: tuple[int, ...] = ()
@@ -70,12 +72,13 @@ class ScreenedLayer:
 def screen(
     standards: AggregationRules, index: int, layer: LayerNorms, claims: Sequence[Contributor], counted: frozenset[int],
     own: Sequence[NormStats], swarm: NormStats, suspects: Collection[int] = (), newcomers: frozenset[int] = frozenset(),
+    jumped: Collection[int] = (),
 ) -> ScreenedLayer:  # fmt: skip
     """Tests layer `index`: finite, then z against the peer's history, then the floor against free riders.
 
     Only members in `counted` are looked at. Whoever has no history is tested by the `swarm`'s. Who fails a test has no
     influence on the tests after it. `suspects` were refused in some layer: in all others half the threshold holds.
-    `newcomers` tell nothing about what is usual.
+    `jumped` are refused in any case. `newcomers` tell nothing about what is usual.
     """
     roots = tuple(sqrt(max(1, claim.steps)) for claim in claims)
     sizes = tuple(_size(layer, member, root) if member in counted else None for member, root in enumerate(roots))
@@ -88,7 +91,8 @@ def screen(
         drift=drift([None if member in newcomers else size for member, size in enumerate(sizes)], own, standards),
         newcomers=newcomers,
     )  # fmt: skip
-    return _without_riders(standards, index, _without_outliers(standards, index, screened, suspects))
+    ripe = frozenset(member for member, stat in enumerate(own) if stat.count >= standards.warmup_rounds)
+    return _without_riders(standards, index, _without_outliers(standards, index, screened, suspects, jumped, ripe))
 
 
 def _size(layer: LayerNorms, member: int, root_of_steps: float) -> float | None:
@@ -101,9 +105,11 @@ def _size(layer: LayerNorms, member: int, root_of_steps: float) -> float | None:
 
 
 def _without_outliers(
-    standards: AggregationRules, index: int, screened: ScreenedLayer, suspects: Collection[int]
-) -> ScreenedLayer:
+    standards: AggregationRules, index: int, screened: ScreenedLayer, suspects: Collection[int],
+    jumped: Collection[int], ripe: Collection[int],
+) -> ScreenedLayer:  # fmt: skip
     faults, standing = [], []
+    scores: list[float | None] = [None] * len(screened.sizes)
     for member, size in enumerate(screened.sizes):
         if size is None:
             continue
@@ -113,13 +119,26 @@ def _without_outliers(
             continue
         history = drifted(screened.histories[member], screened.drift)
         z = z_of(history, size, standards)
-        threshold = standards.threshold / (2 if member in suspects else 1)
-        if z > threshold:
+        factor = STRANGERS if member not in ripe else 0.5 if member in suspects else 1.0
+        threshold = SINGLE_LAYER * factor * standards.threshold
+        if member in ripe:
+            scores[member] = z
+        if z > threshold or member in jumped:
             text = f"norm {size:.4g} where {history.mean:.4g} is usual (z {z:.4g})"
             faults.append(LayerFinding(member, ANOMALY, index, z / standards.threshold, 0.0, text, outlier=True))
         else:
             standing.append(member)
-    return replace(screened, faults=tuple(faults), standing=tuple(standing))
+    return replace(screened, faults=tuple(faults), standing=tuple(standing), scores=tuple(scores))
+
+
+def jumps(standards: AggregationRules, screened: Sequence[ScreenedLayer]) -> frozenset[int]:
+    """Members whose whole contribution is unusual: the lower median of z over the layers is above the threshold."""
+    found = set()
+    for member, of_layers in enumerate(zip(*(item.scores for item in screened), strict=True)):
+        scores = [score for score in of_layers if score is not None]
+        if scores and lower_median(scores) > standards.threshold:
+            found.add(member)
+    return frozenset(found)
 
 
 def _without_riders(standards: AggregationRules, index: int, screened: ScreenedLayer) -> ScreenedLayer:
@@ -136,6 +155,10 @@ def _without_riders(standards: AggregationRules, index: int, screened: ScreenedL
     return replace(left, faults=screened.faults + tuple(riders))
 
 
+SINGLE_LAYER = 5.0
+"""Times the threshold for a single layer, which varies more from round to round than the whole model does."""
+STRANGERS = 2.0
+"""Times the threshold for who has no history of its own: its text and its speed may be unlike the others'."""
 ENOUGH = 3
 """Of fewer nobody can say which is the odd one."""
 
@@ -156,6 +179,7 @@ def deviation(stat: NormStats, standards: AggregationRules) -> float:
 def accepted(stat: NormStats, value: float, alpha: float) -> NormStats:
     if stat.count == 0:
         return NormStats(value, 0.0, 1, 0)
+    alpha = max(alpha, 1 / (stat.count + 1))  # the plain mean of the first values: a run begins with short rounds
     step = value - stat.mean
     mean = stat.mean + alpha * step
     variance = (1 - alpha) * (stat.variance + alpha * step * (value - mean))
@@ -185,6 +209,8 @@ def ceiling(stat: NormStats, standards: AggregationRules) -> float | None:
 
 FASTEST = 2.0
 """Beyond this factor in one round even what happens to all is not usual: all may explode."""
+LEAST_OF_TWO = 0.8
+"""The least drift of two peers: one of them that gives next to nothing must not make the other's norm unusual."""
 FASTEST_AT_FIRST = 1024.0
 """The same while no history decides anything: a run may begin with rounds of a single step."""
 
@@ -201,12 +227,13 @@ def drift(sizes: Sequence[float | None], histories: Sequence[NormStats], standar
         for size, stat in zip(sizes, histories, strict=True)
         if size is not None and isfinite(size) and size > 0 and stat.mean > 0
     ]
-    if len(moved) < ENOUGH:
+    if len(moved) < 2:
         return 1.0
     factor = lower_median([ratio for ratio, _ in moved])
     early = all(count < standards.warmup_rounds for _, count in moved)
     most = FASTEST_AT_FIRST if early else FASTEST
-    return min(max(factor, 1 / most), most)
+    least = 1 / most if len(moved) >= ENOUGH else LEAST_OF_TWO
+    return min(max(factor, least), most)
 
 
 def drifted(stat: NormStats, factor: float) -> NormStats:

@@ -1,9 +1,9 @@
 """Weights of one layer from its accepted norms: EDiT's penalty (arXiv:2412.07210, §3.3) or centered clipping.
 
-    w ∝ share · exp(−G / (T · median G)) · min(1, limit / G)        G: norm per √(inner step)
+    w ∝ share · exp(−G / (T · usual G)) · min(1, limit / G)        G: norm per √(inner step)
 
-The temperature T is relative to the median, because exp(−G) alone is uniform for small models and winner-take-all for
-large norms. The exponential is `decimal`'s, which is correctly rounded and so the same on every machine.
+The temperature T is relative to the usual norm, because exp(−G) alone is uniform for small models and winner-take-all
+for large norms. The exponential is `decimal`'s, which is correctly rounded and so the same on every machine.
 """
 
 from __future__ import annotations
@@ -76,6 +76,10 @@ def _clip(size: float | None, limit: float | None) -> float:
     return 1.0 if size is None or limit is None or size <= limit else limit / size
 
 
+TOLD = 0.5
+"""A contribution of which the limit leaves less than this is told of as clipped."""
+
+
 def _clipped(
     index: int, screened: ScreenedLayer, clips: Mapping[int, float], limit: float | None
 ) -> tuple[LayerFinding, ...]:
@@ -89,21 +93,34 @@ def _clipped(
             f"norm {screened.sizes[member]:.4g} where {limit:.4g} counts in full",
         )
         for member, clip in clips.items()
-        if clip < 1
+        if clip < TOLD
     )
 
 
-def _softmax(standards: AggregationRules, screened: ScreenedLayer) -> dict[int, int]:
-    """exp((least G − G) / (T · usual G)) over `_EXP_ONE`; equal for all where nothing is usual.
+FORGIVEN = 1.5
+"""Times the usual norm that a member's own history excuses: whose text is unlike the others' has larger norms."""
 
-    A member without a measurement counts as having the usual norm.
+
+def _softmax(standards: AggregationRules, screened: ScreenedLayer) -> dict[int, int]:
+    """exp((least r − r) / T) over `_EXP_ONE`, where r is a norm over what is usual; equal for all where nothing is.
+
+    What is usual is the lower median of the group, or more for a member whose own history is larger. A member without a
+    measurement counts as having the usual norm.
     """
     members, usual = screened.standing + screened.unmeasured, screened.usual
     if usual is None:
         return dict.fromkeys(members, 1)
-    sizes = {member: usual if (size := screened.sizes[member]) is None else size for member in members}
-    least, unit = min(sizes.values()), standards.temperature * usual
-    return {member: _exp((size - least) / unit) for member, size in sizes.items()}
+    telling = [member for member in screened.standing if member not in screened.newcomers]
+    drift = outliers.drift(
+        [screened.sizes[member] for member in telling], [screened.histories[member] for member in telling], standards
+    )
+    ratios = {}
+    for member in members:
+        size, history = screened.sizes[member], screened.histories[member]
+        own = history.mean * drift if history.count >= standards.warmup_rounds else usual
+        ratios[member] = 1.0 if size is None else size / min(max(own, usual), FORGIVEN * usual)
+    least = min(ratios.values())
+    return {member: _exp((ratio - least) / standards.temperature) for member, ratio in ratios.items()}
 
 
 def _exp(distance: float) -> int:
@@ -208,7 +225,7 @@ def agreements(
     return factors, faults
 
 
-LEAST_OF_NEWCOMERS = 0.1
+LEAST_OF_NEWCOMERS = 0.05
 """Share of the voters' usual cosine below which a newcomer's contribution is refused: noise has none, work has."""
 
 

@@ -6,7 +6,7 @@ for one round, except that of a lie.
     ABSENT        in the electorate, but did not answer: nothing of it counts
     LATE          had nothing ready, or its parts came after some reducers closed: the share of parts that counts
     STALE         its contribution was learned rounds ago, or was offered before: the discount on its tokens
-    CLIPPED       more tokens, or a larger norm, than count in full: what is left of it
+    CLIPPED       a larger norm, or more predicted tokens, than count in full: what is left of it
     ANOMALY       a norm or a direction unlike its own before, or unlike the others'
     NONFINITE     not finite numbers
     MISDECLARED   convicted of a lie by more than half of the others: it counts nothing and reduces nothing for a while
@@ -53,10 +53,9 @@ def _of_members(rules: Rules, head: ChainHead, update: Update) -> Iterator[Penal
         counts = discount(member.staleness, rules.max_staleness)
         if member.root and counts < WEIGHT_ONE:
             yield member.peer, STALE, counts, until, WHOLE_MODEL, f"{member.staleness} rounds old"
-        most = min(learned[index], rules.tokens_cap)
-        if member.root and member.tokens > most:
-            why = f"declared {member.tokens:,} tokens, of which {most:,} count"
-            yield member.peer, CLIPPED, WEIGHT_ONE * most // member.tokens, until, WHOLE_MODEL, why
+        if member.root and member.tokens > learned[index]:
+            why = f"declared {member.tokens:,} predicted tokens, of which {learned[index]:,} count"
+            yield member.peer, CLIPPED, WEIGHT_ONE * learned[index] // member.tokens, until, WHOLE_MODEL, why
 
 
 def _of_liars(rules: Rules, head: ChainHead, update: Update) -> Iterator[Penalty]:

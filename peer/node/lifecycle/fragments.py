@@ -54,11 +54,18 @@ class FragmentWork:
 
     tokens: int = 0
     steps: int = 0
+    owed_steps: int = 0
+    """Inner steps behind what is on offer, or was offered and did not count. They are offered again."""
     age: Staleness = field(default_factory=Staleness)
     """In turns of the fragment."""
 
     def copy(self) -> FragmentWork:
         return replace(self, age=replace(self.age))
+
+    def counted(self) -> None:
+        """An update counted what was offered, in every part."""
+        self.age.counted()
+        self.owed_steps = 0
 
 
 class FragmentSchedule:
@@ -97,25 +104,27 @@ class FragmentSchedule:
     def offer(self, round: int, ranges: Ranges) -> WorkStats:
         """The statistics of the contribution for anchor `round`; later work belongs to the next turn."""
         work = self.work(round)
-        effort = WorkStats(work.tokens, work.steps, ranges, work.age.staleness(self.turn(round)))
+        steps = work.owed_steps + work.steps
+        effort = WorkStats(work.tokens, steps, ranges, work.age.staleness(self.turn(round)))
         work.age.froze()
-        work.tokens = work.steps = 0
+        work.tokens, work.steps, work.owed_steps = 0, 0, steps
         return effort
 
-    def take_back(self, round: int, effort: WorkStats, age: Staleness) -> None:
-        """Undo the offer; `age` is as it was before."""
+    def take_back(self, round: int, before: FragmentWork) -> None:
+        """Undo the offer: the work is as it was before, and what was made since."""
         work = self.work(round)
-        work.tokens += effort.tokens
-        work.steps += effort.steps
-        work.age = age
+        work.tokens += before.tokens
+        work.steps += before.steps
+        work.owed_steps, work.age = before.owed_steps, before.age
 
     def went_back(self, round: int) -> None:
         for fragment, work in enumerate(self._works):
             work.age.went_back(self.turn(fragment, round))
 
-    def restored(self, round: int, staleness: int) -> None:
+    def restored(self, round: int, steps: int, staleness: int) -> None:
         """The residual of a round's fragment is what was offered for anchor `round`."""
-        self._works[round % len(self._works)] = FragmentWork(age=Staleness(self.turn(round) - staleness))
+        age = Staleness(self.turn(round) - staleness)
+        self._works[round % len(self._works)] = FragmentWork(owed_steps=steps, age=age)
 
     def too_old(self, round: int, most: int) -> list[int]:
         """Fragments with owed work that is more than `most` turns old at anchor `round`."""
@@ -130,7 +139,7 @@ class FragmentSchedule:
         age = self._works[fragment].age
         if age.unoffered != self.turn(fragment, round):
             return False
-        age.counted()
+        self._works[fragment].counted()
         return True
 
     def drop(self, fragment: int) -> None:
@@ -139,8 +148,11 @@ class FragmentSchedule:
     # ---- in a checkpoint ----
 
     def state(self) -> list[tuple[Any, ...]]:
-        return [(work.tokens, work.steps, work.age.oldest, work.age.unoffered) for work in self._works]
+        return [(work.tokens, work.steps, work.age.oldest, work.age.unoffered, work.owed_steps) for work in self._works]
 
     def restore(self, state: Iterable[Sequence[Any]]) -> None:
-        """The inverse of `state`, also after a conversion to JSON and back."""
-        self._works = [FragmentWork(tokens, steps, Staleness(*age)) for tokens, steps, *age in state]
+        """The inverse of `state`, also after a conversion to JSON and back. Older checkpoints tell no owed steps."""
+        self._works = [
+            FragmentWork(tokens, steps, sum(owed), Staleness(oldest, unoffered))
+            for tokens, steps, oldest, unoffered, *owed in state
+        ]

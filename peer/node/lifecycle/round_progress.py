@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from dht.errors import BadSpec
 from peer.consensus.protocol.block import PartOutcome, Ranges, Update, part_outcomes
 from peer.consensus.protocol.layout import Part
-from peer.node.lifecycle.fragments import FragmentSchedule, Staleness
+from peer.node.lifecycle.fragments import FragmentSchedule, FragmentWork
 from peer.node.store.contributions import WorkStats
 from peer.schema.spec import RunSpec
 
@@ -37,8 +37,8 @@ class Settled:
 class _Offer:
     """The newest contribution, and the state before it."""
 
-    effort: WorkStats
-    age: Staleness
+    ranges: Ranges
+    before: FragmentWork
     step: int
 
 
@@ -91,9 +91,9 @@ class RoundProgress:
     def offer(self, anchor: bytes, ranges: Ranges) -> WorkStats:
         """The statistics of the contribution to `anchor`; later work belongs to the next one."""
         assert self.offered is None, "one contribution per anchor"
-        age = replace(self.turns.work(self.round).age)
+        before = self.turns.work(self.round).copy()
         effort = self.turns.offer(self.round, ranges)
-        self._newest = _Offer(effort, age, self.step)
+        self._newest = _Offer(ranges, before, self.step)
         self.offer_again(anchor)
         return effort
 
@@ -109,10 +109,10 @@ class RoundProgress:
         assert self._newest is not None
         assert self.offered is not None
         newest, self._newest, self.offered = self._newest, None, None
-        self.turns.take_back(self.round, newest.effort, newest.age)
+        self.turns.take_back(self.round, newest.before)
         if self.streams:
             self.step += newest.step
-        return newest.effort.ranges
+        return newest.ranges
 
     # ---- move to another anchor ----
 
@@ -121,9 +121,12 @@ class RoundProgress:
         averaged = self.round
         assert update.round == averaged + 1, f"update {update.round} does not follow round {averaged}"
         outcomes = part_outcomes(update, self._me, submitted)
-        still_owed = PartOutcome.MISSED in outcomes and self._spec.round.gamma > 0
-        if PartOutcome.NOT_SUBMITTED not in outcomes and not still_owed:
-            self.turns.work(averaged).age.counted()
+        work = self.turns.work(averaged)
+        owed = outcomes.count(PartOutcome.MISSED) if self._spec.round.gamma > 0 else 0
+        if PartOutcome.NOT_SUBMITTED not in outcomes:
+            if not owed:
+                work.counted()
+            work.owed_steps = -(-work.owed_steps * owed // len(outcomes))
         if not self.is_ahead:
             self.step = 0
         self.round, self.offered = update.round, None

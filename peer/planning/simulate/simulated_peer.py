@@ -302,7 +302,7 @@ class SimulatedPeer(SwarmPeer):
                 return Moved(state=state_of(next_anchor(update.parent, update.digest)))
             case Resume(anchor=anchor):
                 if (offered := self.disk.header(anchor)) is not None:
-                    progress.turns.restored(progress.round, offered.staleness)
+                    progress.turns.restored(progress.round, offered.steps, offered.staleness)
                     progress.offer_again(anchor)
                 return Moved(state=state_of(anchor))
         return None

@@ -285,7 +285,7 @@ class LocalTrainer:
         ):
             for number, part, tensors in self._numbered_parts(round):
                 squared += self._kernels.counted(tensors, part, mine.payload(number))
-            self.progress.turns.work(round).age.counted()
+            self.progress.turns.work(round).counted()
         self._stand_at(restored)
         too_old = self.progress.forget_too_old()
         self._drop(too_old)
@@ -316,7 +316,7 @@ class LocalTrainer:
         self._collect_progress()
         for number, part, tensors in self._numbered_parts(round):
             self._kernels.restored(tensors, part, mine.payload(number))
-        self.progress.turns.restored(round, mine.effort.staleness)
+        self.progress.turns.restored(round, mine.effort.steps, mine.effort.staleness)
         self.progress.covered.add(mine.anchor)
         self._batches.pass_over(mine.effort.ranges)
         self._batches.mark()

@@ -65,7 +65,7 @@ def test_a_hundredfold_norm_after_the_warm_up_counts_nothing() -> None:
     """The result is what it would be without that peer, and the peer hears why."""
     rounds = [[[1.0, 1.1, 0.9, 1.0]]] * 4 + [[[1.0, 1.1, 0.9, 100.0]]]
     last = play(EDIT, rounds)[-1]
-    others = aggregate(EDIT, 5, history(3), claims(3), norms([1.0, 1.1, 0.9]))
+    others = play(EDIT, [[[1.0, 1.1, 0.9]]] * 5)[-1]
     assert last.weights == ((*others.weights[0], 0),)
     assert last.findings == (Finding("p03", "ANOMALY", 0, 0, "norm 100 where 1 is usual (z 990), in 1 of 1 layers"),)
     assert last.scales == (ONE,)
@@ -104,17 +104,46 @@ def test_twice_the_norm_is_seen_while_all_norms_change(factor: float) -> None:
 
 def test_who_is_refused_in_one_layer_is_held_to_half_the_threshold_in_the_others() -> None:
     """Training that went wrong shows in some layers more than in others; a layer alone may be odd in honest work."""
-    suspect = aggregate(EDIT, 1, history(4, layers=2), claims(4), norms([1.0, 1.0, 1.0, 1.2], [1.0, 1.0, 1.0, 9.0]))
-    assert [row[3] for row in suspect.weights] == [0, 0]
-    assert suspect.findings[0].evidence == "norm 9 where 1 is usual (z 80), in 2 of 2 layers"
-    others = aggregate(EDIT, 1, history(4, layers=2), claims(4), norms([1.0, 1.0, 1.0, 1.2], [1.0, 1.0, 1.0, 1.2]))
+    known, usual = history(4, layers=4), [1.0, 1.0, 1.0, 1.0]
+    suspect = aggregate(EDIT, 1, known, claims(4), norms(usual, usual, [1.0, 1.0, 1.0, 1.9], [1.0, 1.0, 1.0, 9.0]))
+    assert [row[3] > 0 for row in suspect.weights] == [True, True, False, False]
+    assert suspect.findings[0].evidence == "norm 9 where 1 is usual (z 80), in 2 of 4 layers"
+    others = aggregate(EDIT, 1, known, claims(4), norms(usual, usual, [1.0, 1.0, 1.0, 1.9], [1.0, 1.0, 1.0, 1.9]))
     assert others.findings == ()
 
 
-def test_two_peers_have_no_common_drift() -> None:
-    """Of two nobody can say which is the odd one: each has its own history alone."""
+def test_a_whole_contribution_is_refused_for_a_deviation_that_one_layer_may_have() -> None:
+    """The lower median of z over the layers decides: twice the usual norm everywhere is no chance."""
+    known, usual = history(4, layers=3), [1.0, 1.0, 1.0, 1.0]
+    twice = aggregate(EDIT, 1, known, claims(4), norms(*[[1.0, 1.0, 1.0, 2.0]] * 3))
+    assert [row[3] for row in twice.weights] == [0, 0, 0]
+    assert twice.findings == (Finding("p03", "ANOMALY", 0, 0, "norm 2 where 1 is usual (z 10), in 3 of 3 layers"),)
+    once = aggregate(EDIT, 1, known, claims(4), norms(usual, usual, [1.0, 1.0, 1.0, 2.0]))
+    assert once.findings == ()
+    assert 0 < once.weights[2][3] <= 0.6 * ONE / 4
+
+
+def test_a_norm_of_twice_the_others_weighs_at_most_six_tenths_of_its_share() -> None:
+    """With the rules as they come, from three members on, whether there is a history or not."""
+    for members in range(3, 10):
+        for known in ((), history(members)):
+            found = aggregate(AggregationRules(), 1, known, claims(members), norms([1.0] * (members - 1) + [2.0]))
+            assert found.weights[0][-1] <= 0.6 * ONE / members
+
+
+def test_whose_norms_are_always_larger_counts_by_its_share() -> None:
+    """Its text may be unlike the others'; its own history excuses half again the usual norm."""
+    rules = AggregationRules(warmup_rounds=4)
+    last = play(rules, [[[1.0, 1.0, 1.0, 1.5]]] * 6)[-1]
+    assert last.weights == (integer_weights([1, 1, 1, 1]),)
+
+
+def test_two_peers_that_move_alike_are_no_anomaly() -> None:
+    """But one that gives next to nothing makes the other's norm no more than a quarter too large."""
     found = aggregate(EDIT, 1, history(2), claims(2), norms([1.5, 1.5]))
-    assert found.weights == ((0, 0),)
+    assert found.weights == ((ONE // 2, ONE // 2),)
+    assert aggregate(EDIT, 1, history(2), claims(2), norms([0.01, 1.0])).weights[0][1] > 0
+    assert aggregate(EDIT, 1, history(2), claims(2), norms([0.7, 1.4])).weights[0][1] == 0
 
 
 @pytest.mark.parametrize("reducer", ["mean", "edit", "agreement", "centered-clip"])
@@ -310,10 +339,10 @@ def test_a_layer_that_nobody_measured_goes_by_shares() -> None:
 def test_a_finding_names_the_worst_layer_and_counts_the_others() -> None:
     """One line per peer and code."""
     found = aggregate(
-        EDIT, 1, history(3, layers=4), claims(3), norms(*[[1.0, 1.0, size] for size in (2.0, 1.0, 9.0, 3.0)])
+        EDIT, 1, history(3, layers=4), claims(3), norms(*[[1.0, 1.0, size] for size in (1.2, 1.0, 9.0, 3.0)])
     )
     assert found.findings == (
-        Finding("p02", "ANOMALY", 2, ONE // 4, "norm 9 where 1 is usual (z 80), in 3 of 4 layers"),
+        Finding("p02", "ANOMALY", 2, ONE // 2, "norm 9 where 1 is usual (z 80), in 2 of 4 layers"),
     )
 
 

@@ -86,7 +86,7 @@ def test_who_says_more_predicted_tokens_than_count_is_told() -> None:
     members = tuple(header(name, tokens=tokens, steps=10) for name, tokens in zip(NAMES, (850, 300, 250), strict=True))
     due = penalties.due(PREDICTED, HEAD, update(members=members), ())
     told = [(peer, why) for peer, code, *_, why in due if code == "CLIPPED"]
-    assert told == [("p0", "declared 850 tokens, of which 600 count")]
+    assert told == [("p0", "declared 850 predicted tokens, of which 600 count")]
 
 
 def test_who_has_no_vote_does_not_say_what_is_usual() -> None:

