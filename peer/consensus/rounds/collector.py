@@ -92,7 +92,7 @@ def _given_up(turn: Transition, lead: CoordinatorState, exchange: MemberState, m
     """Parts without a mean: first ask for it, then have it reduced again, then declare the part void."""
     reducers = {exchange.reducers[part] for part in missing}
     in_vain = not lead.wanted and all(timeouts.is_gone(turn.state, peer, turn.now) for peer in reducers)
-    if turn.now < lead.until and not in_vain:
+    if turn.now < _awaited_until(turn, lead, exchange, reducers) and not in_vain:
         return False
     if not lead.wanted:
         turn.set(lead=replace(lead, wanted=True, until=turn.now + timeouts.at(turn.state, lead.ballot).ack_s))
@@ -102,6 +102,15 @@ def _given_up(turn: Transition, lead: CoordinatorState, exchange: MemberState, m
     if left:
         _repair(turn, exchange, left, reducers)
     return not left
+
+
+def _awaited_until(turn: Transition, lead: CoordinatorState, exchange: MemberState, reducers: set[str]) -> float:
+    """Until when the means of these reducers are awaited: for a shorter time if all of them were silent lately."""
+    if lead.wanted or not reducers <= turn.state.silent.keys():
+        return lead.until
+    came_at = [at for peer, at in exchange.mean_at.items() if peer not in reducers]
+    wait_s = timeouts.reduced_s(timeouts.at(turn.state, lead.ballot))
+    return min(lead.until, timeouts.others_until(exchange.began_at, came_at, wait_s))
 
 
 def _repair(turn: Transition, exchange: MemberState, orphans: set[int], suspects: set[str]) -> None:
