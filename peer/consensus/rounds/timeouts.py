@@ -275,9 +275,9 @@ def patience_s(state: State) -> float:
 GRACE_S = 2.0
 SILENT_MOST = 256
 """Peers of whom it is remembered that they were silent."""
-TIMES = 8
-"""A voter that was waited for in vain must come in time so often until it is waited for as before. Otherwise one that
-comes every other time would be waited for as often in vain."""
+TIMES = 32
+"""A voter that was waited for in vain must come in time so often until it is waited for as before: up to three times in
+a round. Otherwise one that keeps something from another peer in each round would be waited for in each of them."""
 
 
 def steady(state: State) -> frozenset[str]:

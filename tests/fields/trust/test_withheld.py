@@ -49,6 +49,28 @@ def test_who_withholds_its_means_or_its_parts_holds_up_the_others_for_less_than_
     assert stage.poisoned() == []
 
 
+@pytest.mark.parametrize("peers", [4, 7])
+def test_who_gives_its_means_to_all_but_the_coordinator_holds_up_the_others_for_less_than_half_a_round(
+    peers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each coordinator remembers that it had to ask the others for them."""
+    usual, stage, perform = honest_rounds(peers, SECONDS), Stage.of(peers), Driver._perform
+
+    def withhold(driver: Driver, effect: Effect) -> None:
+        if isinstance(effect, SendMean) and stage.lies(driver.state.rules.me):
+            coordinator = driver.state.head.leader(effect.mean.place.ballot)
+            stage.told["withheld"] += coordinator in effect.to
+            effect = replace(effect, to=tuple(peer for peer in effect.to if peer != coordinator))
+        perform(driver, effect)
+
+    monkeypatch.setattr(Driver, "_perform", withhold)
+    stage.run(stage.from_s)
+    rounds = stage.run(SECONDS)
+    assert stage.told["withheld"] > 0
+    assert 1.4 * rounds >= usual
+    assert stage.accused() == set()
+
+
 def test_a_voter_whose_parts_were_lost_once_counts_in_every_later_round() -> None:
     """It is waited for as long as the others take, and as long again."""
     stage = Stage.of(4)
