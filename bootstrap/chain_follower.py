@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -23,7 +23,7 @@ from dht.streams.answer_budget import AnswerBudget
 from peer.consensus.organiser.light_chain import MAX_WAY_BYTES, packed_way, read_question
 from peer.consensus.protocol.block import Block, Restart
 from peer.consensus.protocol.head import ChainHead
-from peer.network.sync.certified_way import YIELDS_TO, CertifiedWay, Follower
+from peer.network.sync.certified_way import TWO_CHAINS, YIELDS_TO, CertifiedWay, Follower
 from peer.network.sync.chain_status import ChainStatus
 from peer.node.store.kept_way import KeptWay, read_kept_way, write_kept_way
 from peer.node.store.run_directory import genesis_head, head_after
@@ -56,7 +56,7 @@ class ChainFollower:
         Empty before the first look."""
         self._newest: Block | None = None
         self._way = KeptWay(0)
-        self._look_at = 0.0
+        self._look_at, self._told_apart = 0.0, ""
         self._said: Mapping[str, PeerRecord] = {}
         self._in_vain: set[str] = set()
         """Those who said that they were further and did not show it, since somebody was last asked at random."""
@@ -88,8 +88,8 @@ class ChainFollower:
         the round and is away, and the other an older disk. Only those count who vote or are known, not those who ask
         for the Restart: anybody can claim a round, and who is believed here can hold the others up.
         """
-        before = next((head for head in self._heads[:-1] if head.anchor == restart.anchor), None)
-        if before is None or self._newest is None:
+        round = self._round_of(restart)
+        if round is None or self._newest is None or round >= self._heads[-1].round:
             return []
         is_last = self._newest.update.parent == restart.anchor
         if restart.value is not None and (not is_last or restart.value[1] == self._newest.update.digest):
@@ -98,8 +98,19 @@ class ChainFollower:
         return sorted(
             peer
             for peer, said in self._said.items()
-            if said.round > before.round and self._is_known(peer) and peer not in asking
+            if said.round > round and self._is_known(peer) and peer not in asking
         )
+
+    def _round_of(self, restart: Restart) -> int | None:
+        """Where it would begin. Of anchors that were not followed, or long ago, those who ask say that themselves: one
+        that says too much changes nothing where another is honest."""
+        known = (head.round for head in self._heads if head.anchor == restart.anchor)
+        said = (self._said[peer].round for peer in restart.electorate if peer in self._said)
+        return next(known, min(said, default=None))
+
+    def restarts(self) -> Iterator[Restart]:
+        """Those by which the chain went on."""
+        return (restart for block in self._way.blocks for restart in block.restarts)
 
     async def look(self, node: Node, genesis: Genesis, read_heads: ReadHeads) -> tuple[Block, ...]:
         """The new blocks that some peer shows: those that change the electorate, and the newest. Looks each LOOK_S,
@@ -136,15 +147,30 @@ class ChainFollower:
         """What a peer shows after the newest head, or else from earlier on by a Restart that outranks it."""
         follower = Follower(asker=node, keys=self._keys, organiser=self._keys.identity.peer_id, within_s=ASK_S)
         way = await follower.follow(peer, self._heads[-1])
-        if way is not None or len(self._heads) < 2:
+        if len(self._heads) < 2:
+            return way
+        # One certificate proves all before it, so it does not show that my own newest round is among them.
+        apart = "" if way is None else await follower.parts(peer, self._heads[0], self._heads[-1])
+        if way is not None and not apart:
             return way
         other = await follower.follow(peer, self._heads[0])
-        if other is None or not self._is_outranked_by(other):
+        if other is None:
+            return None
+        if not self._is_outranked_by(other):
+            self._tell_once(apart or await follower.parts(peer, self._heads[0], self._heads[-1]))
             return None
         round, left = self._heads[-1].round, ", ".join(other.head.electorate)
         text = f"the chain that this node followed to round {round} does not count: by a Restart {left} went on before"
         self._report(AlertRaised(level="warning", code="OUTRANKED", text=text))
         return other
+
+    def _tell_once(self, apart: str) -> None:
+        """Where votes are given twice, a third of the voters lie or have older disks."""
+        if any(block.restarts for block in self._way.since(self._heads[0].round) or ()):
+            return  # perhaps that peer is on the chain which a Restart has left
+        if apart and apart != self._told_apart:
+            self._told_apart = apart
+            self._report(AlertRaised(level="error", code=TWO_CHAINS, text=f"{apart}; this node keeps to its own"))
 
     def _is_outranked_by(self, way: CertifiedWay) -> bool:
         """Whether a Restart parts this way from mine, so few rounds ago that peers yield to it, too (`may_leave`)."""

@@ -12,12 +12,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import asdict, dataclass, replace
-from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 from bootstrap.members import load_table
 from bootstrap.roster import load_promoted, promote
-from dht.addresses import CIRCUIT
+from dht.addresses import network_of
 from dht.atomic_files import write_atomic
 from dht.errors import DiskFull, Unreachable
 from dht.node import Node
@@ -28,8 +27,6 @@ CANDIDATES_FILE = "candidates.json"
 ROUNDS = 20
 """In which a peer's work was counted, as seen at looks of this node: one a look at most."""
 EACH_NETWORK = 2
-RELAYED = "a relay"
-"""The network of those whom this node does not see itself."""
 
 log = logging.getLogger(__name__)
 
@@ -116,17 +113,6 @@ class Promoter:
     def _save(self) -> None:
         rows = {peer: asdict(one) for peer, one in self._candidates.items()}
         write_atomic(self._directory / CANDIDATES_FILE, json.dumps(rows).encode())
-
-
-def network_of(address: str) -> str:
-    """The /24 or /48 of a multiaddr; all relayed addresses count as one network; empty if it tells none."""
-    if CIRCUIT in address:
-        return RELAYED
-    match address.split("/")[1:3]:
-        case ["ip4" | "ip6" as family, host]:
-            bits = 24 if family == "ip4" else 48
-            return str(ip_network(f"{ip_address(host)}/{bits}", strict=False))
-    return ""
 
 
 def _is_candidate(row: object) -> bool:

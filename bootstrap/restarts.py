@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +27,9 @@ WAITING_FILE, ORDER_FILE = "waiting.json", "restart_order.json"
 OBEYED_S = 15.0
 """A node looks each second, or it does not run."""
 LOOK_S = 0.2
+PASSED_S = 1800.0
+"""Whoever has a decision and hears those who ask gives it to them within minutes: by claiming one nobody holds a run up
+for longer."""
 
 Refuse = Callable[[RejectCode, str, str], None]
 
@@ -41,14 +44,16 @@ class RestartBook:
     def __init__(
         self, directory: Path, identity: Identity, run: bytes, report: Callable[[Event], None],
         holders: Callable[[Restart], Sequence[str]] = lambda _: (),
+        in_chain: Callable[[], Iterable[Restart]] = tuple,
     ) -> None:  # fmt: skip
         self._directory, self._report, self._holders = directory, report, holders
         self._told: list[Standstill] = []
-        self._told_passed = b""
+        self._passed, self._passed_since = b"", 0.0
         self._keys, self._founders, self._trouble = RunKeys(identity, run), Roster(), ""
         self.desk = RestartDesk(
-            self._keys, self._save, _load(directory / FOLDER), wait_s=restart_desk.WAIT_S, is_passed=self._is_passed
-        )
+            self._keys, self._save, _load(directory / FOLDER), wait_s=restart_desk.WAIT_S, is_passed=self._is_passed,
+            in_chain=in_chain,
+        )  # fmt: skip
         _write_waiting(directory, [])  # what lies there is of an earlier life
         (directory / ORDER_FILE).unlink(missing_ok=True)
 
@@ -114,16 +119,17 @@ class RestartBook:
 
     def _is_passed(self, restart: Restart) -> bool:
         """Told once for an anchor."""
-        holders = self._holders(restart)
-        if holders and restart.anchor != self._told_passed:
-            self._told_passed = restart.anchor
+        holders, now = self._holders(restart), time.monotonic()
+        if holders and restart.anchor != self._passed:
+            self._passed, self._passed_since = restart.anchor, now
             text = (
                 f"{', '.join(restart.electorate)} ask to go on before a round that was decided, and that "
                 f"{', '.join(holders)} still have: one of those who ask hides what it knows, or has an older disk; "
-                "nobody is let go on while the others are here, unless you say homefires restart-run"
+                f"nobody is let go on for {PASSED_S / 60:.0f} minutes while the others are here, unless you say "
+                "homefires restart-run"
             )
             self._report(AlertRaised(level="warning", code="PASSED", text=text))
-        return bool(holders)
+        return bool(holders) and now - self._passed_since < PASSED_S
 
     def _save(self, restart: Restart) -> None:
         folder = self._directory / FOLDER

@@ -70,7 +70,7 @@ async def serve(config: BootstrapConfig, report: EventPrinter, stop: asyncio.Eve
             config.directory, RunKeys(identity, config.run), config.spec.run.rounds, report,
             line_bps=config.upload_bps or LINE_BPS,
         )  # fmt: skip
-        restarts = RestartBook(config.directory, identity, config.run, report, follower.holders)
+        restarts = RestartBook(config.directory, identity, config.run, report, follower.holders, follower.restarts)
         roster = RosterFile(config.directory, identity, config.run, report)
         signed = CheckpointBook(config.directory, identity, config.run, config.spec.round.snapshot_rounds)
         promoter = Promoter(config.directory, config.promote_s, report)

@@ -1,10 +1,12 @@
-"""Addresses that a person supplies or an invite carries, checked before anything dials them."""
+"""Addresses that a person supplies or an invite carries, checked before anything dials them; and the networks that
+peers come from. Keys cost nothing but addresses do: an IPv4 /24 or IPv6 /48 counts as one network."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from multiaddr import Multiaddr
@@ -21,6 +23,10 @@ NOWHERE = "none"
 """In the place of an address to listen on: others reach this peer through relays, and connections of its own."""
 CIRCUIT = "/p2p-circuit"
 """In an address: from here on through a relay."""
+RELAYED = "a relay"
+"""The network of those whom this node does not see itself."""
+NetworkOf = Callable[[str], str]
+"""The network of a peer; empty while it is not known, which counts as one network."""
 MAX_ADDRESS_BYTES = 511
 
 _HOSTS = frozenset({"ip4", "ip6", "dns", "dns4", "dns6", "dnsaddr"})
@@ -119,6 +125,46 @@ def listened_on(said: Iterable[str]) -> tuple[str, ...]:
 
 def are_loopback(addresses: Iterable[str]) -> bool:
     return all(address.startswith(("/ip4/127.", "/ip6/::1/")) for address in addresses)
+
+
+# ---- networks ----
+
+
+def network_of(address: str) -> str:
+    """The /24 or /48 of a multiaddr; all relayed addresses count as one network; empty if it tells none."""
+    if CIRCUIT in address:
+        return RELAYED
+    match address.split("/")[1:3]:
+        case ["ip4" | "ip6" as family, host]:
+            bits = 24 if family == "ip4" else 48
+            return str(ipaddress.ip_network(f"{ipaddress.ip_address(host)}/{bits}", strict=False))
+    return ""
+
+
+def nowhere(peer: str) -> str:
+    """The `NetworkOf` of a node that does not look."""
+    return ""
+
+
+def rivals_of(asker: str, holders: Iterable[str], of: NetworkOf) -> tuple[list[str], bool]:
+    """Among which holders somebody makes room for one that asks, in their order, and whether one must: those of the
+    network with most places, if it has at least two more than the asker's; else those of the asker's own."""
+    holding = defaultdict[str, list[str]](list)
+    for holder in holders:
+        holding[of(holder)].append(holder)
+    mine = holding.pop(of(asker), [])
+    most = max(holding.values(), key=len, default=[])
+    return (most, True) if len(most) > len(mine) + 1 else (mine, False)
+
+
+def displaced_by(asker: str, holders: Iterable[str], of: NetworkOf) -> str | None:
+    """Who makes room for one that asks: the first holder of the network with most places; nobody where that is the
+    asker's own, or has hardly more."""
+    rivals, must = rivals_of(asker, holders, of)
+    return rivals[0] if must else None
+
+
+# ---- checks ----
 
 
 def _parse(address: str) -> tuple[list[str], Multiaddr]:

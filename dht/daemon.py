@@ -23,7 +23,7 @@ from typing import Any
 
 from multiaddr import Multiaddr
 
-from dht.addresses import CIRCUIT
+from dht.addresses import CIRCUIT, network_of
 from dht.errors import BadAddress, BadInput, PortInUse, Unreachable
 from dht.identity import id_bytes_of
 from dht.process import loading
@@ -49,6 +49,10 @@ os.execv(sys.argv[1], sys.argv[1:])
 log = logging.getLogger(__name__)
 
 
+NETWORKS_MOST = 4096
+"""Peers of whom it is remembered from where they came."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class DaemonConfig:
     """How the daemon listens. Addresses have passed `dht.addresses`."""
@@ -72,6 +76,8 @@ class Daemon:
         self.p2p = p2p
         """The hivemind.P2P object, for hivemind's own DHT node."""
         self._serving: set[asyncio.Task[Any]] = set()
+        self._networks: dict[str, str] = {}
+        """By peer, the one noted longest ago first."""
 
     @property
     def peer_id(self) -> str:
@@ -88,7 +94,20 @@ class Daemon:
         Unreachable if the daemon is gone."""
         peers = await self._query(self.p2p._client.list_peers)
         found = [(peer.peer_id.to_base58(), _text_of(peer.addrs[0])) for peer in peers if peer.addrs]
-        return dict(sorted(found, key=lambda row: CIRCUIT in row[1], reverse=True))
+        found.sort(key=lambda row: CIRCUIT in row[1], reverse=True)
+        for peer, address in found:
+            self._note_network(peer, address)
+        return dict(found)
+
+    def network_of(self, peer_id: str) -> str:
+        """The network that a peer was last seen to come from; empty if it was not seen."""
+        return self._networks.get(peer_id, "")
+
+    def _note_network(self, peer_id: str, address: str) -> None:
+        self._networks.pop(peer_id, None)
+        self._networks[peer_id] = network_of(address)
+        if len(self._networks) > NETWORKS_MOST:
+            del self._networks[next(iter(self._networks))]
 
     async def _query(self, question: Callable[[], Awaitable[Any]]) -> Any:
         try:
@@ -128,8 +147,10 @@ class Daemon:
             task = asyncio.current_task()
             assert task is not None
             self._serving.add(task)
+            peer_id = info.peer_id.to_base58()
+            self._note_network(peer_id, _text_of(info.addr))
             try:
-                await handler(info.peer_id.to_base58(), reader, writer)
+                await handler(peer_id, reader, writer)
             except asyncio.CancelledError:
                 # The task ends here in any case, and asyncio of Python 3.11 stumbles over a cancelled one.
                 return

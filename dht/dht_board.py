@@ -20,6 +20,7 @@ from typing import Any
 import msgpack
 
 from dht.access import RejectCode, RejectionLog
+from dht.addresses import NetworkOf, nowhere, rivals_of
 from dht.identity import public_key_of
 from dht.records import (
     CLOCK_SKEW_S,
@@ -45,7 +46,8 @@ AUTHORS_MOST = 1024
 """Under one topic. Keys cost nothing, so there is an end. So many of the longest records fit into one answer of
 hivemind's, which has at most 2 MiB."""
 STRANGERS_MOST = 128
-"""Of them those of whom nothing is known, by a lot that is drawn anew each hour."""
+"""Of them those of whom nothing is known: as many of each network where this node sees from where they come, and by a
+lot that is drawn anew each hour."""
 LOT_S = 3600.0
 LATE_S = 60.0
 """A record that expired so long ago is nobody's answer any more, but put up again."""
@@ -70,6 +72,7 @@ class Places:
         self.rank: Callable[[str], Rank] = lambda peer: Rank.STRANGER
         self.look: Callable[[Record], None] = lambda record: None
         """Is shown each record of a stranger, and may know its author better from then on."""
+        self.network_of: NetworkOf = nowhere
         self.giver: ContextVar[str | None] = ContextVar("giver", default=None)
         """The peer that asks this node to store something, while it does so; None: this node itself."""
 
@@ -85,14 +88,18 @@ class Places:
         if self.rank(author) is Rank.STRANGER:
             with suppress(Malformed):
                 self.look(unpack(unpack_value(value)))
-        rivals = list(authors.data)
-        if len(rivals) < AUTHORS_MOST:
+        rivals, must = list(authors.data), False
+        is_full = len(rivals) >= AUTHORS_MOST
+        if self.rank(author) is Rank.STRANGER:
             strangers = [peer for peer in rivals if self.rank(peer) is Rank.STRANGER]
-            if self.rank(author) is not Rank.STRANGER or len(strangers) < STRANGERS_MOST:
+            if not is_full and len(strangers) < STRANGERS_MOST:
                 return True
-            rivals = strangers
-        last = max(rivals, key=lambda peer: self._order(peer, now_s))
-        if self._order(last, now_s) <= self._order(author, now_s):
+            rivals, must = rivals_of(author, strangers, self.network_of)
+            rivals = rivals or strangers
+        elif not is_full:
+            return True
+        last = max(rivals, key=lambda peer: self._order(peer, now_s), default=author)
+        if not must and self._order(last, now_s) <= self._order(author, now_s):
             return False
         del authors[last]
         return True

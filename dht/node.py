@@ -92,6 +92,7 @@ class Node:
         self._questions = rpc
         self.ask, self.round_trip_s, self.serve, self.answer = rpc.ask, rpc.round_trip_s, rpc.serve, rpc.answer
         self._relay = Relay(daemon, nobody, upload_bps=config.upload_bps)
+        self._relay.network_of = self._questions.network_of = daemon.network_of
         self._slots: tuple[str, ...] = ()
         self._found_at: tuple[str, ...] = ()
         self._relayed: set[str] = set()
@@ -291,6 +292,7 @@ async def open_node(config: NetworkConfig) -> AsyncIterator[Node]:
             rpc = Rpc(daemon, streams, _protocol(config.run, "ask"), config.limits)
             await _check_clock(rpc, config, met, refusals)
             places = Places()
+            places.network_of = daemon.network_of
             dht_node = await start_dht(daemon.p2p, config.run, met, refusals, places, client_mode=config.client_mode)
             board = DhtBoard(dht_node, config.run, places)
             node = Node(config, daemon, board, rpc, streams, refusals, remembered)

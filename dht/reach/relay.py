@@ -22,6 +22,7 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 from google.protobuf.message import DecodeError
 
+from dht.addresses import NetworkOf, displaced_by, nowhere
 from dht.daemon import Daemon
 from dht.errors import Unreachable
 from dht.identity import id_bytes_of, peer_id_in_bytes
@@ -76,6 +77,7 @@ class Relay:
         self.serves = serves
         self.is_member: Serves = nobody
         """Peers that come before others: those that the chain or the organiser knows."""
+        self.network_of: NetworkOf = nowhere
         self._shaper = Shaper(SHARE * upload_bps)
         self._daemon = daemon
         self.limits = limits or RelayLimits()
@@ -153,10 +155,15 @@ class Relay:
         await write_message(writer, answer)
 
     def _has_slot_for(self, asker: str) -> bool:
-        """A stranger that holds one makes room for a member."""
+        """A stranger that holds one makes room for a member, or for a stranger from a network that holds fewer."""
         strangers = [peer for peer in self._slots if not self.is_member(peer)]
         if not self.is_member(asker):
-            return len(self._slots) < self.limits.slots and 2 * len(strangers) < self.limits.slots
+            if len(self._slots) < self.limits.slots and 2 * len(strangers) < self.limits.slots:
+                return True
+            displaced = displaced_by(asker, strangers, self.network_of)
+            if displaced is not None:
+                del self._slots[displaced]
+            return displaced is not None
         if len(self._slots) >= self.limits.slots and strangers:
             del self._slots[strangers[0]]
         return len(self._slots) < self.limits.slots

@@ -9,7 +9,9 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Container
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from typing import Any
 
+from dht.addresses import NetworkOf, displaced_by, nowhere
 from dht.daemon import Daemon
 from dht.errors import Unreachable
 from dht.streams.base import MAX_FRAME_BYTES, Answer
@@ -24,7 +26,7 @@ log = logging.getLogger(__name__)
 
 MAX_ANSWERS = 64
 """At a time to those who are known, and as many to strangers: names cost nothing, and who asks slowly, or takes its
-answer slowly, holds one of them for `progress_timeout_s`."""
+answer slowly, holds one of them for `progress_timeout_s`. Of strangers those from one network make room for others."""
 MAX_ANSWERS_EACH = 16
 _MAX_NAME_BYTES = 64
 MAX_REQUEST_BYTES = 1 << 15
@@ -45,8 +47,9 @@ class Rpc:
         """Whether a peer is no stranger."""
         self.answering: Counter[str] = Counter()
         """Open requests, by asker."""
-        self._open = {True: 0, False: 0}
-        """Open requests, by whether their asker was known when they came."""
+        self.network_of: NetworkOf = nowhere
+        self._open: dict[bool, dict[asyncio.Task[Any], str]] = {True: {}, False: {}}
+        """The askers of open requests, by whether they were known when they came; the first of them first."""
         self._daemon, self._links, self._limits = daemon, links, limits
         self._providers: dict[str, Answer] = {}
 
@@ -123,18 +126,32 @@ class Rpc:
         await self._daemon.handle(self.protocol, self.answer_stream)
 
     async def answer_stream(self, peer_id: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        is_known = self.is_known(peer_id)
-        if self.answering[peer_id] >= MAX_ANSWERS_EACH or self._open[is_known] >= MAX_ANSWERS:
+        is_known, task = self.is_known(peer_id), asyncio.current_task()
+        assert task is not None
+        if self.answering[peer_id] >= MAX_ANSWERS_EACH or not self._has_room_for(peer_id, is_known):
             log.info("refused a question of %s: too many at once", peer_id)
             return
         self.answering[peer_id] += 1
-        self._open[is_known] += 1
+        self._open[is_known][task] = peer_id
         try:
             with suppress(EOFError, TimeoutError, OSError):
                 await self._answer_one(peer_id, reader, writer)
         finally:
             self.answering -= Counter([peer_id])  # which forgets who has none any more
-            self._open[is_known] -= 1
+            self._open[is_known].pop(task, None)
+
+    def _has_room_for(self, peer_id: str, is_known: bool) -> bool:
+        """A stranger's request may end for one from another network."""
+        places = self._open[is_known]
+        if is_known or len(places) < MAX_ANSWERS:
+            return len(places) < MAX_ANSWERS
+        displaced = displaced_by(peer_id, places.values(), self.network_of)
+        if displaced is None:
+            return False
+        task = next(task for task, holder in places.items() if holder == displaced)
+        del places[task]
+        task.cancel()
+        return True
 
     async def _answer_one(self, peer_id: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         limit_s = self._limits.progress_timeout_s

@@ -69,16 +69,16 @@ class Peer:
         """What others say, who show nothing."""
 
     async def ask(self, peer: str, name: str, timeout_s: float, most: int, request: bytes = b"") -> bytes | None:
-        start, _ = read_question(request)
+        start, end = read_question(request)
         self.asked.append(start)
         if peer in self.others:
             raise Unreachable(peer)
         before, _ = made()
         for block in self.blocks[:start]:
             before = before.after(block.update)
-        if start >= self.round:
+        if start >= self.round or end > self.round:
             raise Unreachable(peer)
-        return packed_way(way_of(self.blocks[start : self.round], before))
+        return packed_way(way_of(self.blocks[start : end or self.round], before))
 
     async def heads(self) -> dict[str, Any]:
         said = {"p0": self.round, **self.others}
@@ -122,7 +122,7 @@ async def test_the_last_round_is_looked_for_at_once(tmp_path: Path, monkeypatch:
     _, blocks = made()
     followed = Followed(tmp_path, monkeypatch, rounds=len(blocks))
     assert [await followed.at(round) for round in (3, 9, len(blocks))] == [3, 3, len(blocks)]
-    assert followed.peer.asked == [0, 3]
+    assert followed.peer.asked == [0, 3, 0]
 
 
 async def test_rounds_that_nobody_has_made_make_no_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,6 +237,60 @@ async def test_a_restart_outranks_few_rounds_and_what_is_settled_is_never_left(
     followed.peer.blocks = right
     assert await followed.at(len(right)) == anchor_round + YIELDS_TO + 1
     assert followed.events == []
+
+
+def forked(blocks: Sequence[Block], after: int) -> tuple[Block, ...]:
+    """The same chain, whose voters have decided otherwise after a round."""
+    head, found = made()[0], list[Block]()
+    for block in blocks:
+        if head.round >= after:
+            update = replace(block.update, parent=head.anchor, time=block.update.time + 1)
+            votes = [replace(vote, instance=head.instance, update=update.digest) for vote in block.votes]
+            block = Block(update, tuple(vote.signed(ModelKeys(vote.voter)) for vote in votes))
+        found.append(block)
+        head = head.after(block.update)
+    return tuple(found)
+
+
+async def test_it_tells_of_a_certified_chain_that_parts_from_its_own_without_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, and keeps to its own. Who only shows nothing is not blamed."""
+    monkeypatch.setattr(chain_follower, "LOOK_S", 0.0)
+    _, blocks = outranked()
+    followed = Followed(tmp_path, monkeypatch)
+    followed.peer.blocks = blocks
+    assert [await followed.at(round) for round in (3, 6)] == [3, 6]
+    followed.peer.others = {"p1": 99}
+    followed.peer.round = 0
+    assert await followed.at(6) == 6
+    assert followed.events == []
+    followed.peer.others, followed.peer.blocks = {}, forked(blocks, 4)
+    for _ in range(2):
+        assert await followed.at(8) == 6
+    (event,) = followed.events
+    assert isinstance(event, AlertRaised)
+    assert (event.code, "p0 shows one that parts" in event.text) == ("TWO_CHAINS", True)
+
+
+async def test_it_knows_also_of_anchors_long_ago_who_has_what_a_restart_would_pass_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those who ask say themselves where they stand; one that says too much has the other against it."""
+    monkeypatch.setattr(chain_follower, "LOOK_S", 0.0)
+    (restart,) = next(block.restarts for block in made()[1] if block.restarts)
+    anchor_round, wrong = outranked()
+    followed = Followed(tmp_path, monkeypatch)
+    followed.peer.blocks = wrong
+    for round in range(1, anchor_round + YIELDS_TO + 3):
+        assert await followed.at(round) == round
+    followed.peer.others = {"p1": anchor_round, "p3": 99, "stranger": 99}
+    followed.peer.round = 99
+    await followed.follower.look(cast(Node, followed.peer), cast(Any, None), followed.peer.heads)
+    assert followed.follower.holders(restart) == ["p3"]
+    followed.peer.others = {"p1": 99, "p3": 99}
+    await followed.follower.look(cast(Node, followed.peer), cast(Any, None), followed.peer.heads)
+    assert followed.follower.holders(restart) == []
 
 
 async def test_it_knows_who_has_what_a_restart_would_pass_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

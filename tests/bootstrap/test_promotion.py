@@ -13,8 +13,9 @@ import pytest
 
 from bootstrap import chain_follower, promotion
 from bootstrap.chain_follower import FOLLOWED_FILE, ChainFollower
-from bootstrap.promotion import RELAYED, ROUNDS, Promoter, network_of
+from bootstrap.promotion import ROUNDS, Promoter
 from bootstrap.roster import load_promoted
+from dht.addresses import RELAYED, network_of
 from dht.errors import BadInput, Unreachable
 from dht.identity import Identity, RunKeys
 from dht.node import Node
@@ -62,7 +63,8 @@ class Peer:
     async def ask(self, peer: str, name: str, timeout_s: float, most: int, request: bytes = b"") -> bytes | None:
         assert name == QUESTION
         start, end = read_question(request)
-        assert end == 0
+        if end:
+            return None  # it has dropped that block
         self.asked.append(start)
         if self.newest is None:
             raise Unreachable("nobody answers")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bootstrap import restarts
 from bootstrap.restarts import FOLDER, ORDER_FILE, RestartBook, let_go_on, read_waiting
 from dht.access import RejectCode
 from dht.errors import BadInput
@@ -135,6 +136,17 @@ def test_an_order_of_an_earlier_life_counts_no_more_and_a_damaged_one_is_told(tm
     node.book.look()
     assert "damaged" in node.told("RECORD")[0]
     assert not (tmp_path / ORDER_FILE).exists()
+
+
+def test_who_claims_a_decision_and_gives_it_to_nobody_holds_the_run_up_for_half_an_hour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Node(tmp_path)
+    node.holders = ["somebody"]
+    for peer in PEERS:
+        assert node.shown(peer, stuck(peer)) == b""
+    monkeypatch.setattr(restarts, "PASSED_S", 0.0)
+    assert node.shown(PEERS[0], stuck(PEERS[0]))
 
 
 def test_nobody_goes_on_before_what_others_here_have_decided_unless_a_person_says_so(tmp_path: Path) -> None:

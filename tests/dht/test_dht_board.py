@@ -112,6 +112,18 @@ def test_two_thousand_names_of_one_process_take_nothing_that_honest_peers_need(c
     assert len(there) == STRANGERS_MOST + 40
 
 
+def test_one_address_with_all_places_of_strangers_makes_room_for_others(clock: Clock) -> None:
+    """Whatever names it has tried for the lot; and it does not get them back."""
+    places = Places()
+    places.network_of = lambda peer: peer[0]
+    stored = storage(places)
+    for name in (*(f"a{index}" for index in range(500)), "b", "c", *(f"a{index}" for index in range(500, 1_000))):
+        stored.store_subkey(KEY, name, SAID, NOW_S + 600)
+    there = held(stored).keys()
+    assert {"b", "c"} <= there
+    assert len(there) == STRANGERS_MOST
+
+
 def test_the_lot_is_another_each_hour(clock: Clock) -> None:
     """Nobody has a place for ever by a name that was tried for one hour."""
     names, found = [f"s{index}" for index in range(600)], []

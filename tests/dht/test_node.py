@@ -209,6 +209,15 @@ async def test_connections_are_named_with_the_address_of_the_other_end(tmp_path:
             assert (await first.connections())[second.peer_id].startswith("/ip4/127.0.0.1/tcp/")
 
 
+async def test_it_is_known_from_which_network_somebody_asks(tmp_path: Path) -> None:
+    async with open_node(config(tmp_path / "a")) as first:
+        bootstrap = await first.addresses()
+        async with open_node(config(tmp_path / "b", bootstrap=bootstrap)) as second:
+            assert await second.ask(first.peer_id, "nothing", HANG_S) is None
+            assert first._daemon.network_of(second.peer_id) == "127.0.0.0/24"
+            assert first._daemon.network_of("somebody") == ""
+
+
 async def test_a_round_trip_is_measured_and_who_is_gone_has_none(tmp_path: Path) -> None:
     async with open_node(config(tmp_path / "a")) as first:
         async with open_node(config(tmp_path / "b", bootstrap=await first.addresses())) as second:

@@ -34,7 +34,8 @@ RESTARTS_MOST = 4096
 """Signed for those who ask, over all. A run loses its quorum now and then; only a liar makes agreements up."""
 RESTARTS_EACH = 256
 """Of a voter, of which none is signed any more but with somebody who has had fewer: a liar that is known could else use
-all of them up alone, and the run would wait for a person each time."""
+all of them up alone, and the run would wait for a person each time. Those by which the chain went on do not count:
+nobody makes up one of these, and two friends may part each evening."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +64,16 @@ class RestartDesk:
 
     def __init__(
         self, keys: Keys, save: Callable[[Restart], None], signed: Iterable[Restart] = (), *, wait_s: float = WAIT_S,
-        is_passed: Callable[[Restart], bool] = lambda _: False,
+        is_passed: Callable[[Restart], bool] = lambda _: False, in_chain: Callable[[], Iterable[Restart]] = tuple,
     ) -> None:  # fmt: skip
+        """`in_chain` gives the Restarts of the certified chain."""
         self.roster = Roster()
         """The newest list; an agreement is judged by the one that its own chain has."""
         self._keys, self._save, self._wait_s, self._is_passed = keys, save, wait_s, is_passed
         self._signed = {restart.stuck[0].about: restart for restart in signed}
-        self._times = Counter(voter for restart in self._signed.values() for voter in restart.electorate)
+        self._in_chain = in_chain
+        self._counted = self._signed.copy()
+        """Those that led to nothing, as far as is known."""
         self._came: dict[str, _Came] = {}
         """By voter; the one heard longest ago comes first."""
 
@@ -123,9 +127,7 @@ class RestartDesk:
         trusted = [peer for peer in voters if all(peer in named(voters, known) for known in lists)]
         out = set(self.roster.out)  # known or not: that a peer of theirs lies nobody else can take into account here
         left = sorted(came.keys() & set(trusted) - out)
-        if not lists or not left or len(self._signed) >= RESTARTS_MOST:
-            return None
-        if all(self._times[voter] >= RESTARTS_EACH for voter in left):
+        if not lists or not left or not self._may_sign_for(left):
             return None
         if not all(may_restart(voters, known, left) for known in lists):
             return None
@@ -133,6 +135,16 @@ class RestartDesk:
         if now - min(came[peer].since for peer in left) < waits_s or self._is_passed(self._restart_of(about, left)):
             return None
         return self._sign(self._restart_of(about, left))
+
+    def _may_sign_for(self, voters: list[str]) -> bool:
+        if self._is_used_up(voters):
+            real = {restart.stuck[0].about: restart for restart in self._in_chain()}
+            self._counted = {about: one for about, one in self._counted.items() if real.get(about) != one}
+        return not self._is_used_up(voters)
+
+    def _is_used_up(self, voters: list[str]) -> bool:
+        times = Counter(voter for restart in self._counted.values() for voter in restart.electorate)
+        return len(self._counted) >= RESTARTS_MOST or all(times[voter] >= RESTARTS_EACH for voter in voters)
 
     def _patience_s(self, number: int, all_came: bool) -> float:
         """Where a Restart did not help, the next one waits longer: otherwise a liar among the few that are left
@@ -150,8 +162,7 @@ class RestartDesk:
     def _sign(self, restart: Restart) -> Restart:
         about, signed = restart.stuck[0].about, restart.signed(self._keys)
         self._save(signed)
-        self._signed[about] = signed
-        self._times.update(signed.electorate)
+        self._signed[about] = self._counted[about] = signed
         for voter in self._stuck_in(about):
             del self._came[voter]
         return signed

@@ -17,7 +17,7 @@ from peer.consensus.protocol.head import ChainEntry
 from peer.consensus.protocol.membership import trusted
 from peer.consensus.protocol.messages import BallotId, Nack, Prepare, Promise, Propose, RosterSaid, VoteCast
 from peer.consensus.protocol.refusals import MEANS, PLACE, STATE, TABLES, TIME, VOTES
-from peer.consensus.rounds import coordinator, misconduct, restart, soundness, timeouts
+from peer.consensus.rounds import coordinator, member, misconduct, restart, soundness, timeouts
 from peer.consensus.rounds.interface import CommitBlock, PersistAcceptor, RequestSubmit
 from peer.consensus.rounds.state import Acceptor, Proposal, State
 from peer.consensus.rounds.transition import Transition
@@ -464,6 +464,7 @@ def advance(turn: Transition, block: Block) -> None:
     awaited = frozenset(part for later in state.blocks for part in later.update.parts)
     trail = (*state.trail, ChainEntry(state.head, block))[-state.rules.keep_rounds :]
     soundness.check_late(turn, update)
+    member.remember_who_reduced(turn)
     turn.emit(CommitBlock(block, head, awaited))
     turn.set(
         ancestors={**state.ancestors, head.anchor: head.round}, trail=trail, wanted=state.wanted.only(awaited),

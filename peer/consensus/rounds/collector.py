@@ -92,16 +92,27 @@ def _given_up(turn: Transition, lead: CoordinatorState, exchange: MemberState, m
     """Parts without a mean: first ask for it, then have it reduced again, then declare the part void."""
     reducers = {exchange.reducers[part] for part in missing}
     in_vain = not lead.wanted and all(timeouts.is_gone(turn.state, peer, turn.now) for peer in reducers)
-    if turn.now < lead.until and not in_vain:
+    were_silent = reducers <= turn.state.silent.keys()
+    until = _hurried_until(turn, lead, exchange, reducers) if were_silent and not lead.wanted else lead.until
+    if turn.now < until and not in_vain:
         return False
     if not lead.wanted:
-        turn.set(lead=replace(lead, wanted=True, until=turn.now + timeouts.at(turn.state, lead.ballot).ack_s))
+        wait_s = timeouts.at(turn.state, lead.ballot).ack_s / (4 if were_silent else 1)
+        turn.set(lead=replace(lead, wanted=True, until=turn.now + wait_s))
+        turn.set(silent=timeouts.silent_after(turn.state, reducers, ()))  # also where others were given them in time
         turn.send((header.peer for header in exchange.members), GetMeans(exchange.place, tuple(sorted(missing))))
         return False
     left = missing - lead.repaired
     if left:
         _repair(turn, exchange, left, reducers)
     return not left
+
+
+def _hurried_until(turn: Transition, lead: CoordinatorState, exchange: MemberState, reducers: set[str]) -> float:
+    """Until when the means of these reducers are awaited, all of which were silent lately."""
+    came_at = [at for peer, at in exchange.mean_at.items() if peer not in reducers]
+    wait_s = timeouts.reduced_s(timeouts.at(turn.state, lead.ballot))
+    return min(lead.until, timeouts.others_until(exchange.began_at, came_at, wait_s))
 
 
 def _repair(turn: Transition, exchange: MemberState, orphans: set[int], suspects: set[str]) -> None:

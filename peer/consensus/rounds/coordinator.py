@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import inf
 
 from peer.consensus.protocol import validation
 from peer.consensus.protocol.block import MAX_MEMBERS
 from peer.consensus.protocol.encoding import digest
-from peer.consensus.protocol.membership import trusted
 from peer.consensus.protocol.messages import Heartbeat, Nack, Prepare, Promise, Propose, Start
 from peer.consensus.protocol.refusals import VOTES
 from peer.consensus.rounds import collector, soundness, timeouts
@@ -236,27 +234,36 @@ def _look_at_promises(turn: Transition, lead: CoordinatorState) -> None:
     missing = [peer for peer in lead.asked if peer not in lead.promises and _is_awaited(turn, lead, peer)]
     complete = all(timeouts.is_gone(turn.state, peer, turn.now) for peer in missing)
     if turn.are_enough(answered) and (complete or turn.now >= lead.until):
-        turn.set(silent=timeouts.silent_after(turn.state, lead.asked, lead.promises))
+        turn.set(silent=timeouts.silent_after(turn.state, lead.asked, _gave(turn, lead)))
         _choose(turn, lead)
     elif turn.now >= lead.until + ASKED_FOR * timeouts.at(turn.state, lead.ballot).ack_s:
         abort(turn, f"{answered} of {len(electorate)} voters answered")
 
 
+def _gave(turn: Transition, lead: CoordinatorState) -> set[str]:
+    """Those who were not waited for in vain: they answered at once, or with a contribution."""
+    at_once = lead.began_at + timeouts.at(turn.state, lead.ballot).ack_s
+    return {
+        peer for peer, promise in lead.promises.items() if promise.header.root or lead.promised_at[peer] <= at_once
+    }  # fmt: skip
+
+
 def _is_awaited(turn: Transition, lead: CoordinatorState, peer: str) -> bool:
-    """A voter; a newcomer that must still encode its contribution; and a ready newcomer, for a while after the
-    voters."""
-    believed = trusted(turn.state.head)
+    """A steady voter; a newcomer that must still encode its contribution; and any other that was not silent, or is a
+    voter, for a while after the steady ones."""
+    steady = timeouts.steady(turn.state)
     if peer in lead.unfit:
         return False
-    if peer in believed:
-        return True
+    if timeouts.was_silent(turn.state, peer):
+        return False
     said, _ = turn.state.heard.get(peer, (None, 0.0))
-    if said is None or not said.ready:
-        return not timeouts.was_silent(turn.state, peer)
-    voters_at = [at for other, at in lead.promised_at.items() if other in believed and other != turn.me]
-    all_voters = all(other in lead.promises for other in lead.asked if other in believed)
-    until = timeouts.newcomers_until(lead.began_at, voters_at) if all_voters else inf
-    return not timeouts.was_silent(turn.state, peer) and turn.now < until
+    must_encode = peer not in turn.state.silent and (said is None or not said.ready)
+    if peer in steady or must_encode:
+        return True
+    if not all(other in lead.promises for other in lead.asked if other in steady):
+        return True
+    steady_at = [at for other, at in lead.promised_at.items() if other in steady and other != turn.me]
+    return turn.now < timeouts.others_until(lead.began_at, steady_at)
 
 
 def _choose(turn: Transition, lead: CoordinatorState) -> None:

@@ -11,7 +11,6 @@ from math import inf, sqrt
 from peer.consensus.protocol import bounds, norms, validation
 from peer.consensus.protocol.block import ContributionHeader, givers
 from peer.consensus.protocol.encoding import digest_of
-from peer.consensus.protocol.membership import trusted
 from peer.consensus.protocol.messages import GetMeans, MeanData, PartData, Start
 from peer.consensus.protocol.refusals import HEADER, MEMBERS, NORMS
 from peer.consensus.rounds import acceptor, misconduct, reassignment, timeouts
@@ -42,7 +41,7 @@ def poll(turn: Transition) -> None:
     exchange = turn.state.exchange
     if exchange is None or exchange.closed:
         return
-    until = min(exchange.closes_at, _done_with_newcomers_at(turn, exchange))
+    until = min(exchange.closes_at, _done_with_others_at(turn, exchange))
     if turn.now >= until or _only_the_gone_are_missing(turn, exchange):
         _close(turn, exchange)
 
@@ -342,15 +341,18 @@ def _has_come(exchange: MemberState, wanted: int) -> bool:
     return all((bits | exchange.refused.get(part, 0)) & wanted == wanted for part, bits in exchange.received.items())
 
 
-def _done_with_newcomers_at(turn: Transition, exchange: MemberState) -> float:
-    """When newcomers' parts are no longer waited for once all voters' parts are here."""
-    believed = trusted(turn.state.head)
-    voters = [(index, header.peer) for index, header in enumerate(exchange.members) if header.peer in believed]
+def _done_with_others_at(turn: Transition, exchange: MemberState) -> float:
+    """When parts of newcomers, and of voters that were silent, are no longer waited for once those of all steady voters
+    are here."""
+    steady = timeouts.steady(turn.state)
+    voters = [(index, header.peer) for index, header in enumerate(exchange.members) if header.peer in steady]
     wanted = givers(exchange.members) & sum(1 << index for index, _ in voters)
     if not _has_come(exchange, wanted):
         return inf
     came_at = [exchange.part_at[peer] for _, peer in voters if peer in exchange.part_at]
-    return timeouts.newcomers_until(exchange.began_at, came_at)
+    silent = sum(1 << index for index, peer in enumerate(exchange.names) if peer in turn.state.silent)
+    is_all = _has_come(exchange, givers(exchange.members) & ~silent)
+    return timeouts.others_until(exchange.began_at, came_at, exchange.closes_at - exchange.began_at if is_all else inf)
 
 
 def _close(turn: Transition, exchange: MemberState) -> None:
@@ -364,9 +366,19 @@ def _close(turn: Transition, exchange: MemberState) -> None:
 
 
 def _remember_who_gave(turn: Transition, exchange: MemberState) -> None:
-    givers = [(index, header.peer) for index, header in enumerate(exchange.members) if header.root]
-    came = {peer for index, peer in givers if all(bits >> index & 1 for bits in exchange.received.values())}
-    turn.set(silent=timeouts.silent_after(turn.state, (peer for _, peer in givers), came))
+    givers = {header.peer: index for index, header in enumerate(exchange.members) if header.root}
+    came = {peer for peer, index in givers.items() if all(bits >> index & 1 for bits in exchange.received.values())}
+    turn.set(silent=timeouts.silent_after(turn.state, givers, came))
+
+
+def remember_who_reduced(turn: Transition) -> None:
+    """At the end of a round: whose means did not come to me."""
+    exchange = turn.state.exchange
+    if exchange is None:
+        return
+    owners, means = exchange.reducers, exchange.means
+    late = {owner for part, owner in enumerate(owners) if part not in means or means[part].reducer != owner}
+    turn.set(silent=timeouts.silent_after(turn.state, set(owners) - {turn.me}, set(owners) - late))
 
 
 # ---- reduce ----

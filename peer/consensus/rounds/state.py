@@ -352,8 +352,8 @@ class State:
     exchange: MemberState | None = None
     past: MemberState | None = None
     """The exchange of the last committed round: evidence may come late."""
-    silent: tuple[str, ...] = ()
-    """Newcomers that did not answer, or did not give what they had pledged, when I last waited for them."""
+    silent: Mapping[str, int] = field(default_factory=dict)
+    """Peers for which I waited in vain, and how often each must come in time until I wait for it as before."""
     mute: tuple[str, ...] = ()
     """Those that had not checked a proposal by then."""
     seen_lying: Mapping[str, Misconduct] = field(default_factory=dict)

@@ -18,7 +18,7 @@ and the time their lines need for a model of this size; after one or two, the ar
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, inf
 from statistics import median
@@ -254,7 +254,7 @@ def answers_s(state: State, ballot: int, now: float, asked: Sequence[str]) -> fl
     contribution."""
     waiting = any(
         not said.ready and said.anchor == state.head.anchor and now - at_s < HEARD_S
-        for said, at_s in (state.heard[peer] for peer in asked if peer in state.heard and not was_silent(state, peer))
+        for said, at_s in (state.heard[peer] for peer in asked if peer in state.heard and peer not in state.silent)
     )
     return state.rules.ack_s if waiting else at(state, ballot).ack_s
 
@@ -274,7 +274,16 @@ def patience_s(state: State) -> float:
 
 GRACE_S = 2.0
 SILENT_MOST = 256
-"""Newcomers of whom it is remembered that they were silent."""
+"""Peers of whom it is remembered that they were silent."""
+TIMES = 32
+"""A voter that was waited for in vain must come in time so often until it is waited for as before: up to three times in
+a round. Otherwise one that keeps something from another peer in each round would be waited for in each of them."""
+
+
+def steady(state: State) -> frozenset[str]:
+    """The peers that have earned a vote, without those that I lately waited for in vain. What others say of a peer
+    makes no difference."""
+    return trusted(state.head) - state.silent.keys()
 
 
 def was_silent(state: State, peer: str) -> bool:
@@ -282,17 +291,19 @@ def was_silent(state: State, peer: str) -> bool:
     return peer in state.silent and peer not in trusted(state.head)
 
 
-def newcomers_until(began_at: float, voters_at: Sequence[float]) -> float:
-    """Until when newcomers are waited for once all voters have come: as long again, and GRACE_S, since ids cost
-    nothing. Where no voter was waited for nothing is known."""
-    return 2 * max(voters_at) - began_at + GRACE_S if voters_at else inf
+def others_until(began_at: float, steady_at: Sequence[float], wait_s: float = inf) -> float:
+    """Until when newcomers, and voters that were silent, are waited for once all steady ones have come: as long again,
+    and a little of the whole wait, since ids cost nothing. Where no steady one was waited for nothing is known."""
+    return 2 * max(steady_at) - began_at + min(GRACE_S, wait_s / 4) if steady_at else inf
 
 
-def silent_after(state: State, awaited: Iterable[str], came: Collection[str]) -> tuple[str, ...]:
+def silent_after(state: State, awaited: Collection[str], came: Collection[str]) -> dict[str, int]:
     """`State.silent` after a wait for these peers, some of which came."""
-    asked = tuple(awaited)
-    before = [peer for peer in state.silent if peer not in asked]
-    return (*before, *(peer for peer in asked if peer not in came))[-SILENT_MOST:]
+    believed = trusted(state.head)
+    again = {peer: TIMES if peer in believed else 1 for peer in awaited if peer not in came}
+    left = {peer: times - (peer in came and peer in awaited) for peer, times in state.silent.items()}
+    kept = {peer: times for peer, times in left.items() if times and peer not in again}
+    return dict([*kept.items(), *again.items()][-SILENT_MOST:])
 
 
 def silent_bits(state: State, members: Sequence[str]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from dht.errors import BadInput, Unreachable
@@ -24,6 +24,9 @@ ANSWERS_MOST = 64
 """Of one way: each holds thousands of blocks."""
 YIELDS_TO = 8
 """A Restart outranks what was decided at its anchor without it, and as many rounds after that as this."""
+
+
+TWO_CHAINS = "TWO_CHAINS"
 
 
 class TwoWays(BadInput):
@@ -48,6 +51,8 @@ class Follower:
     keys: Keys
     organiser: str
     within_s: float = WAY_S
+    tell: Callable[[str], None] = lambda text: None
+    """Is told of chains that are certified, and part from mine."""
 
     async def follow(self, peer: str, start: ChainHead, end: int = 0) -> CertifiedWay | None:
         """The chain of a peer from `start` to round `end`, or to its newest; None if it does not show that."""
@@ -85,13 +90,39 @@ class Follower:
         """The chains of peers that are further than my own `heads`, oldest first. Raises TwoWays."""
         ahead = [peer for peer, standing in standings.items() if standing.round > heads[-1].round]
         found = await asyncio.gather(*(self.follow(peer, start_for(standings[peer].shared, heads)) for peer in ahead))
-        ways = {
+        further = {
             peer: way
             for peer, way in zip(ahead, found, strict=True)
-            if way is not None and way.head.round > heads[-1].round and may_leave(heads[-1], way)
+            if way is not None and way.head.round > heads[-1].round
         }
+        found_apart = await asyncio.gather(
+            *(self._apart(peer, way, standings[peer].shared, heads) for peer, way in further.items())
+        )
+        apart = dict(zip(further, found_apart, strict=True))
+        for words in filter(None, apart.values()):
+            self.tell(f"{words}; this peer keeps to its own")
+        ways = {peer: way for peer, way in further.items() if not apart[peer] and may_leave(heads[-1], way)}
         await self._require_one_chain(ways)
         return ways
+
+    async def _apart(self, peer: str, way: CertifiedWay, shared: int, heads: tuple[ChainHead, ...]) -> str:
+        """As `parts`. Who has none of my anchors may have dropped them; and one certificate proves all before it."""
+        mine = heads[-1]
+        by_restart = way.start.round < mine.round and may_leave(mine, way)
+        return "" if by_restart or shared >= mine.round else await self.parts(peer, heads[0], mine)
+
+    async def parts(self, peer: str, start: ChainHead, mine: ChainHead) -> str:
+        """In words that a peer's certified chain parts from mine after a head on both; empty if it does not, or if the
+        peer does not show that."""
+        if start.round >= mine.round:
+            return ""
+        shown = await self.follow(peer, start, mine.round)
+        if shown is None or shown.head.anchor == mine.anchor:
+            return ""
+        return (
+            f"another chain is certified, too: {peer} shows one that parts from this one between rounds {start.round} "
+            f"and {mine.round}, and by no Restart that counts"
+        )
 
     async def _require_one_chain(self, ways: Mapping[str, CertifiedWay]) -> None:
         """Raises TwoWays if two of them part; a peer that cannot show what another one has is not asked further."""

@@ -25,7 +25,7 @@ from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.messages import Heartbeat
 from peer.consensus.protocol.rules import Rules
 from peer.network.sync.blob_download import BlobDownload, fetch_manifest, snapshot_shelf
-from peer.network.sync.certified_way import CertifiedWay, Follower, TwoWays, may_leave, newest, start_for
+from peer.network.sync.certified_way import TWO_CHAINS, CertifiedWay, Follower, TwoWays, may_leave, newest, start_for
 from peer.network.sync.chain_status import ChainStatus, SnapshotChoice, SnapshotOffer, query_status, whom_to_ask
 from peer.network.sync.checkpoint_keeper import CheckpointKeeper
 from peer.node.store.chain import ChainStore, start_chain_at
@@ -47,7 +47,6 @@ NEWER_S = 5.0
 OLD_S = 3600.0
 """Of a snapshot after which nothing was decided for so long people are told."""
 RESYNC = "RESYNC"
-TWO_CHAINS = "TWO_CHAINS"
 
 Others = dict[str, tuple[Heartbeat | None, tuple[str, ...]]]
 """By peer id: its HEAD, None before it takes part, and where it can be dialled."""
@@ -203,7 +202,9 @@ class SnapshotSync:
 
     @property
     def _follower(self) -> Follower:
-        return Follower(asker=self.node, keys=self.rules.keys, organiser=self.rules.organiser)
+        return Follower(
+            asker=self.node, keys=self.rules.keys, organiser=self.rules.organiser, tell=self._tell_once
+        )  # fmt: skip
 
     @property
     def _needed(self) -> range:

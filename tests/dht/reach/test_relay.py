@@ -153,6 +153,16 @@ def test_strangers_leave_members_half_of_all_slots_and_yield_theirs() -> None:
     assert list(made._slots) == ["s2", "a", "b", "c"]
 
 
+def test_one_address_makes_room_for_strangers_from_others() -> None:
+    """However many names it has; and it does not get its slots back."""
+    made = relay(slots=16)
+    made.network_of = lambda peer: peer[0]
+    for peer in [*(f"a{index}" for index in range(9)), "b0", *(f"a{index}" for index in range(10, 20)), "c0", "d0"]:
+        if made._has_slot_for(peer):
+            made._slots[peer] = float("inf")
+    assert list(made._slots) == ["a3", "a4", "a5", "a6", "a7", "b0", "c0", "d0"]
+
+
 async def test_who_says_nothing_keeps_no_member_from_asking() -> None:
     """Whether one peer opens many streams, or many do."""
     made = relay("a", "b", askers=8, circuits_per_peer=3)

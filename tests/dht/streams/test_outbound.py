@@ -441,6 +441,33 @@ async def test_one_asker_leaves_room_for_the_others_and_strangers_for_who_is_kno
     assert not questions.answering, "who asks nothing any more is forgotten"
 
 
+async def test_strangers_from_one_address_make_room_for_one_from_another() -> None:
+    """It has all answers to strangers, and says nothing: the first of its questions ends for the newcomer's."""
+    daemon: Any = Sockets()
+    questions = Rpc(daemon, Libp2pStreams(daemon, "/test", asyncio.create_task, LIMITS), "/ask", LIMITS)
+    questions.serve("name", lambda: b"value")
+    questions.network_of = lambda peer: peer[:7]
+    near_ends, far_ends, answering = [], [], []
+    async with asyncio.timeout(HANG_S):
+        for peer in (*(f"mallory{number}" for number in range(MAX_ANSWERS)), "newcomer", "mallory"):
+            near, far = socket.socketpair()
+            near_ends.append(await asyncio.open_connection(sock=near))
+            far_ends.append(await asyncio.open_connection(sock=far))
+            answering.append(asyncio.create_task(questions.answer_stream(peer, *near_ends[-1])))
+            await asyncio.sleep(0)
+        await answering[-1]
+        await asyncio.wait(answering[:1])
+        assert answering[0].cancelled()
+        assert sum(not task.done() for task in answering) == MAX_ANSWERS
+        reader, writer = far_ends[MAX_ANSWERS]
+        writer.write(b"\x04name\x00\x00")
+        assert await reader.readexactly(1 + HEADER_BYTES + 5) == b"\x01\x00\x00\x00\x05value"
+        for _, end in (*near_ends, *far_ends):
+            end.close()
+        await asyncio.wait(answering)
+    assert not questions.answering
+
+
 @without_waiting
 async def test_an_answer_may_take_longer_than_its_beginning_as_long_as_it_comes_fast_enough() -> None:
     """What has begun is not thrown away."""
@@ -620,6 +647,9 @@ class Connected(Sockets):
 
     async def connections(self) -> dict[str, str]:
         return self.ways
+
+    def network_of(self, peer_id: str) -> str:
+        return ""
 
 
 async def test_who_is_reached_straight_by_now_is_not_kept_waiting_at_a_relay() -> None:

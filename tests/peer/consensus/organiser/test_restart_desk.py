@@ -284,6 +284,18 @@ def test_a_word_of_an_older_list_makes_nothing_possible() -> None:
     assert desk.show(stuck("b", five), 10 * WAIT_S, Roster(2, five)) is None
 
 
+def test_two_friends_part_more_often_than_anybody_makes_agreements_up() -> None:
+    """Restarts by which the chain went on do not count, also in the next life of the node."""
+    disk, two = Disk(), ("a", "b")
+    for first in (0, RESTARTS_EACH):
+        desk = RestartDesk(ModelKeys(ORGANISER), disk.save, disk.kept, wait_s=WAIT_S, in_chain=lambda: disk.kept)
+        desk.roster = Roster(1, two)
+        for evening in range(first, first + RESTARTS_EACH):
+            desk.show(stuck("a", two, anchor=digest("evening", evening)), 0.0)
+            assert desk.show(stuck("a", two, anchor=digest("evening", evening)), WAIT_S) is not None
+    assert len(disk.kept) == 2 * RESTARTS_EACH
+
+
 def test_a_known_liar_that_makes_agreements_up_uses_its_own_share_of_restarts_up() -> None:
     """Also over the lives of the node. Who waits with others is let go on all the same, and with the liar, too."""
     disk = Disk()

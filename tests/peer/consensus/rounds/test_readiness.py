@@ -170,7 +170,7 @@ def test_nothing_of_a_joiner_counts_before_it_is_in_step(seed: int) -> None:
             assert state.in_step or late.name in state.head.electorate
 
     spy(world, look)
-    world.scheduler.run_until(LATE_S + 60.0)
+    world.scheduler.run_until(LATE_S + 120.0)
     assert rounds_with(late)
     world.check()
 

@@ -396,6 +396,17 @@ async def test_between_two_certified_chains_a_newcomer_waits(tmp_path: Path, mon
     await asyncio.gather(finding, return_exceptions=True)
 
 
+async def test_people_are_told_of_a_certified_chain_that_parts_from_this_peers_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the peer keeps to its own: no Restart outranks it."""
+    me = Newcomer(tmp_path, monkeypatch, rounds=5)
+    me.add("a", 20, 16, branch=7)
+    assert not await me.syncer.find_need(me.disk)
+    (text,) = _alerts(me)
+    assert "a shows one that parts from this one between rounds" in text
+
+
 async def test_a_newcomer_replays_while_that_is_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twelve updates against a snapshot and four updates; an old peer replays in any case."""
     me = Newcomer(tmp_path, monkeypatch)
