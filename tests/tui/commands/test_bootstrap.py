@@ -70,6 +70,7 @@ def test_an_address_that_is_none_is_said_before_it_is_said_to_serve(micro: RunSp
     assert heard.lines == []
 
 
+@pytest.mark.outside
 def test_an_admission_run_keeps_checkpoints_by_the_key_in_its_folder(
     micro: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,6 +89,7 @@ def test_a_folder_of_another_run_is_refused(micro: RunSpec, tmp_path: Path) -> N
         run_bootstrap(micro, Output(), NodeOptions(), directory=tmp_path)
 
 
+@pytest.mark.outside
 def test_a_model_that_cannot_be_built_is_refused_before_anybody_is_invited(
     micro: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

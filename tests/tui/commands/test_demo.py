@@ -348,6 +348,7 @@ def test_a_difference_is_told_before_a_missing_round() -> None:
     assert fault == "round 1 differs: a and b"
 
 
+@pytest.mark.outside
 def test_a_demo_longer_than_what_is_remembered() -> None:
     """Only the newest commits of a peer are kept; the oldest rounds are not called missing."""
     rounds = MAX_COMMITS + 3

@@ -69,6 +69,7 @@ def test_a_child_is_given_a_file_that_its_owner_alone_can_read(
     assert not files[0].exists()
 
 
+@pytest.mark.outside
 def test_an_invite_may_be_a_file_wherever_people_name_one(
     invite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

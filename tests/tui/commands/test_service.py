@@ -230,6 +230,7 @@ def invite() -> str:
     return issue(identity, run="mine", spec_hash=b"\xab" * 32, addrs=(address,))
 
 
+@pytest.mark.outside
 def test_print_writes_nothing(
     invite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -255,6 +256,7 @@ def test_print_is_for_the_systemd_of_this_machine(
     assert "RestartSec=120" in unit
 
 
+@pytest.mark.outside
 def test_a_peer_that_has_taken_part_is_installed_with_an_invite_that_is_over(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -267,6 +269,7 @@ def test_a_peer_that_has_taken_part_is_installed_with_an_invite_that_is_over(
     assert str(tmp_path / "invite") in capsys.readouterr().out
 
 
+@pytest.mark.outside
 def test_the_node_of_an_organiser_is_served_from_its_own_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
