@@ -88,7 +88,7 @@ def _losses(swarm: SwarmState, labels: Labels) -> tuple[Figure, str] | None:
     for axes, x_of in ((by_round, lambda point: point.round), (by_tokens, lambda point: point.tokens / 1e6)):
         _plot(axes, swarm.training, x_of, "training", color=SKY, marker="o", linestyle="--")
         _plot(axes, swarm.evaluations, x_of, "held out", color=BLUE, marker="s", linestyle="-")
-    by_round.set(xlabel="round", ylabel="loss (nats per token)", title="by rounds")
+    by_round.set(xlabel="round", ylabel="loss (lower is better)", title="by rounds")
     by_tokens.set(xlabel="tokens of all peers (millions)", title="by tokens")
     by_round.xaxis.set_major_locator(MaxNLocator(integer=True))
     by_round.legend()
@@ -170,7 +170,7 @@ def _seconds(swarm: SwarmState, labels: Labels) -> tuple[Figure, str] | None:
     axes.legend()
     longest = max(history, key=lambda round: round.round_s)
     return figure, (
-        "From anchor to anchor; hatched is the time in which a peer could make no inner step, on average. "
+        "From round to round; hatched is the time in which a peer could make no inner step, on average. "
         f"The longest was round {longest.round} with {longest.round_s:.1f} s."
     )
 

@@ -73,7 +73,7 @@ def _loss(swarm: SwarmState) -> str:
         return "not measured"
     (_, first), (round, last) = swarm.losses[0], swarm.losses[-1]
     words = swarm.sources_in_words(round)
-    return f"{first:.3f} → {last:.3f} nats per token (round {round}{f'; {words}' if words else ''})"
+    return f"{first:.3f} → {last:.3f}, lower is better (round {round}{f'; {words}' if words else ''})"
 
 
 def _when(swarm: SwarmState) -> str:

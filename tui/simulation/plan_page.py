@@ -49,7 +49,7 @@ def assumptions(swarm: PeerSet) -> list[str]:
 def _table(found: PlanAnswer) -> list[str]:
     """One line per strategy, the best first, and one for the unchanged spec."""
     titles = (
-        f"{'':2}{'H':>5} {'overlap':<10}{'frag':>4} {'codec':<8}{'micro':>7}{'round':>9}{'exposed':>8}{'GB/month':>9}"
+        f"{'':2}{'H':>5} {'overlap':<10}{'frag':>4} {'codec':<8}{'micro':>7}{'round':>9}{'waiting':>8}{'GB/month':>9}"
     )
     lines = [f"{titles}{'tokens/s':>9}{'worth':>7}"]
     shown = list(found.choice.ranked[:SHOWN])

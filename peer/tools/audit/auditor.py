@@ -59,7 +59,7 @@ class Report:
 
     def sentence(self) -> str:
         said = [
-            f"{self.firm} firm, {self.restarted} restarted, {self.parts:,} parts, {self.peers} peers",
+            f"{self.firm} agreed by the voters, {self.restarted} restarted, {self.parts:,} parts, {self.peers} peers",
             f"head {self.head[:16]}, state {self.state[:16] or 'not computed'}",
         ]
         line = f"rounds {self.first_round}..{self.last_round} checked: {', '.join(said)}"

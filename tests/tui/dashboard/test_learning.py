@@ -43,10 +43,10 @@ async def test_l_n_t_r_hide_and_show_charts_but_the_last_one_stays() -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await visit(pilot, "4", "n", "t", "r")
         text = text_of(app)
-        assert "loss, nats per token" in text
+        assert "loss, lower is better" in text
         assert "tokens per second" not in text
         await visit(pilot, "l")
-        assert "loss, nats per token" in text_of(app)
+        assert "loss, lower is better" in text_of(app)
         await visit(pilot, "n", "t", "r")
         for title in ("loss  o held-out", "pseudo-gradient norm", "tokens per second", "learning rate"):
             assert title in text_of(app)

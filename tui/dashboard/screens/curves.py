@@ -22,7 +22,7 @@ CHARTS = ("loss", "norm", "tokens", "rate")
 """The charts in the order in which they get space."""
 
 TITLES = {
-    "loss": "loss, nats per token",
+    "loss": "loss, lower is better",
     "norm": "pseudo-gradient norm",
     "tokens": "tokens per second",
     "rate": "learning rate",

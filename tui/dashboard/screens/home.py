@@ -148,7 +148,7 @@ def add_run(sheet: FactSheet, view: View) -> None:
         sheet.row("last", took, count(len(last.group), "peer"), tokens, void)
         aborted = f"{last.aborted} tries aborted" if last.aborted else ""
         if aborted or view.height >= TALL:
-            sheet.row("anchor", last.digest[:12], aborted)
+            sheet.row("digest", last.digest[:12], aborted)
 
 
 def _bar(sheet: FactSheet, view: View, done: int, whole: int) -> Text:
@@ -186,7 +186,7 @@ def add_learning(sheet: FactSheet, view: View) -> None:
     sheet.heading("Learning")
     held_out = figures.held_out(swarm)
     if mine is None:
-        where = f"nats per token at round {held_out.round}" if held_out is not None else ""
+        where = f"at round {held_out.round}, lower is better" if held_out is not None else ""
         told = format_loss(held_out.value if held_out is not None else None)
         sheet.trend("held out", told, swarm.evaluations if dense else (), where)
         sheet.trend("training", format_loss(figures.training_loss(swarm)), swarm.training if dense else ())

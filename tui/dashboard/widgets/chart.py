@@ -243,7 +243,7 @@ class SeriesChart(LineView):
 
 
 def _names(chart: Plot, view: View, width: int) -> StyledLine:
-    """loss, nats per token  o held-out 2.350  x training 2.611; without the unit if it does not fit."""
+    """loss, lower is better  o held-out 2.350  x training 2.611; without the unit if it does not fit."""
     values: StyledLine = []
     for series in chart.series:
         if series.points:

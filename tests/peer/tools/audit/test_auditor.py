@@ -168,13 +168,13 @@ def test_honest_runs_are_accepted_in_one_line(made: RunOnDisk, full: Path, based
     head = (made.directory / "HEAD").read_text().split()[1][:16]
     parts = ROUNDS * len(made.trainer.parts)
     assert audit(made.directory).sentence() == (
-        f"rounds 0..5 checked: 5 firm, 0 restarted, {parts} parts, 2 peers, head {head}, state {state}; "
+        f"rounds 0..5 checked: 5 agreed by the voters, 0 restarted, {parts} parts, 2 peers, head {head}, state {state}; "
         f"{parts} means checked against their rows and norms (where the objects are here); "
         "5 certified states computed again; rows were checked against contributions by the voters, not here"
     )
-    assert audit(full).sentence().startswith("rounds 0..4 checked: 4 firm, 0 restarted, ")
+    assert audit(full).sentence().startswith("rounds 0..4 checked: 4 agreed by the voters, 0 restarted, ")
     report = audit(based)
-    assert report.sentence().startswith("rounds 2..4 checked: 2 firm, 0 restarted, ")
+    assert report.sentence().startswith("rounds 2..4 checked: 2 agreed by the voters, 0 restarted, ")
     assert "verified" not in report.sentence()
     assert report.means == report.parts == 2 * len(made.trainer.parts)
     assert report.sentence().endswith("; states from the snapshot of round 2 on")
@@ -369,7 +369,7 @@ def test_who_went_on_without_a_quorum_counts_as_restarted(made: RunOnDisk, copie
     (copied / "events.jsonl").unlink()
     block = certify(update, before, made.identities, run, restart)
     put(copied, block, before)
-    assert audit(copied).sentence().startswith("rounds 0..5 checked: 4 firm, 1 restarted, ")
+    assert audit(copied).sentence().startswith("rounds 0..5 checked: 4 agreed by the voters, 1 restarted, ")
     put(copied, dataclasses.replace(block, restarts=()), before)
     with pytest.raises(BadLink, match="is not a voter's genuine one"):
         audit(copied)
@@ -453,7 +453,7 @@ def test_a_machine_that_computes_other_initial_parameters_says_so(
     next(other.parameters()).data.zero_()
     monkeypatch.setattr(auditor, "build", lambda spec: other)
     line = audit(made.directory).sentence()
-    assert line.startswith("rounds 0..5 checked: 5 firm")
+    assert line.startswith("rounds 0..5 checked: 5 agreed by the voters")
     assert ", state not computed; " in line
     assert line.endswith("; this machine computes other initial parameters than the founders")
     assert audit(full).sentence().endswith("founders; states from the snapshot of round 2 on")
@@ -497,7 +497,7 @@ def test_a_person_asks_for_an_audit(copied: Path) -> None:
 
     told = homefires()
     assert (told.returncode, told.stdout.count("\n")) == (0, 1)
-    assert told.stdout.startswith("rounds 0..5 checked: 5 firm, 0 restarted, ")
+    assert told.stdout.startswith("rounds 0..5 checked: 5 agreed by the voters, 0 restarted, ")
     path = block_path(copied, 3)
     path.write_bytes(path.read_bytes()[:-1])
     told = homefires("--json")
