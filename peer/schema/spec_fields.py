@@ -357,7 +357,7 @@ class AggregationTable(StrictTable):
     where conversations are learned. Nobody can check these, so of them at most twice as many count as is usual."""
     warmup_rounds: Annotated[int, Bounds(1, 1000)] = 10
     """Accepted norms of one peer and layer before they are used to refuse or to clip one."""
-    alpha: Annotated[float, Bounds(0.001, 1)] = 0.5
+    alpha: Annotated[float, Bounds(0.001, 1)] = 0.6
     """Weight of the newest norm in a peer's usual norm."""
     threshold: Annotated[float, Bounds(0.1, 1000)] = 3.0
     """Deviations above its usual norms at which a contribution is refused, by the lower median over the layers; for one

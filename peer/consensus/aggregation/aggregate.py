@@ -28,6 +28,9 @@ from peer.consensus.aggregation.outliers import ScreenedLayer, screen, swarm_his
 from peer.consensus.aggregation.peer_history import MAX_ROOTS, NOTHING, ROOT_BYTES, NormStats, PeerHistory
 from peer.consensus.aggregation.weights import agreements, scale, untrained, weigh
 
+FRESH = 2
+"""Rounds for which a peer's norms tell what is usual for it. Norms fall and rise with the learning rate, so whoever was
+away for longer begins from the swarm's."""
 MAX_AGE = 64
 """Rounds after which a peer that gave nothing is forgotten."""
 MAX_RECORDS = 128
@@ -88,13 +91,14 @@ def _judged(
         member for member, claim in enumerate(claims) if claim.root and claim.share and member not in replayed
     )
     newcomers = _newcomers(claims, counted, trusted)
-    telling = [record for record in records if record.peer in trusted] or records
-    screened = _screen(standards, records, claims, layers, counted, newcomers, telling)
+    fresh = [record for record in records if round - record.seen <= FRESH]
+    telling = [record for record in fresh if record.peer in trusted] or fresh or records
+    screened = _screen(standards, fresh, claims, layers, counted, newcomers, telling)
     suspects = frozenset(fault.member for item in screened for fault in item.faults if fault.outlier)
     jumped = outliers.jumps(standards, screened)
     if suspects or jumped:
-        screened = _screen(standards, records, claims, layers, counted, newcomers, telling, suspects, jumped)
-    factors, strangers = _directions(standards, layers, counted, newcomers)
+        screened = _screen(standards, fresh, claims, layers, counted, newcomers, telling, suspects, jumped)
+    factors, strangers = _directions(standards, claims, layers, counted, newcomers)
     refused = {fault.member for fault in strangers}
     left = [item.without(refused) for item in screened]
     shares = [claim.share for claim in claims]
@@ -120,15 +124,16 @@ def _newcomers(claims: Sequence[Contributor], counted: frozenset[int], trusted: 
 
 
 def _directions(
-    standards: AggregationRules, layers: Sequence[LayerNorms], counted: frozenset[int], newcomers: frozenset[int]
-) -> tuple[dict[int, int], tuple[LayerFinding, ...]]:
+    standards: AggregationRules, claims: Sequence[Contributor], layers: Sequence[LayerNorms],
+    counted: frozenset[int], newcomers: frozenset[int],
+) -> tuple[dict[int, int], tuple[LayerFinding, ...]]:  # fmt: skip
     """Factors of members whose direction counts against them, and whom it excludes: of a newcomer it is looked at by
     any rule but `mean`, since it is the one thing that takes training."""
     factors, strangers = agreements(counted, newcomers, layers) if standards.rule == "agreement" else ({}, ())
     if standards.rule == "mean":
         return factors, strangers
     refused = {fault.member for fault in strangers}
-    return factors, strangers + untrained(counted - newcomers, newcomers - refused, layers)
+    return factors, strangers + untrained(claims, counted - newcomers, newcomers - refused, layers)
 
 
 def _screen(
@@ -184,7 +189,7 @@ def histories_after(
     A root is remembered as soon as something of its bytes was measured: before that they may honestly come again.
     """
     kept = {record.peer: record for record in records if round - record.seen <= MAX_AGE}
-    before = own_stats(records, claims, len(screened))
+    before = own_stats([record for record in records if round - record.seen <= FRESH], claims, len(screened))
     for member, claim in enumerate(claims):
         if not claim.root or all(item.layer.norms[member] is None for item in screened):
             continue

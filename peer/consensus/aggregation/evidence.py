@@ -20,7 +20,7 @@ class Contributor:
     share: int
     """Tokens times discounts; 0 counts nothing."""
     steps: int
-    """Inner steps behind the contribution, at least 1, already capped: a norm is held against their square root."""
+    """Inner steps behind the contribution, at least 1, already capped: a norm is held against steps^⅝."""
     root: bytes
     """Merkle root of the encoded parts; empty if it gave nothing."""
 
@@ -49,7 +49,7 @@ class AggregationRules:
     rule: str = "edit"
     weigh: str = "read"
     warmup_rounds: int = 10
-    alpha: float = 0.5
+    alpha: float = 0.6
     threshold: float = 3.0
     deviation_floor: float = 0.15
     temperature: float = 1.4

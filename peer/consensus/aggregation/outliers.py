@@ -25,8 +25,9 @@ class ScreenedLayer:
 
     layer: LayerNorms
     sizes: tuple[float | None, ...]
-    """Norms per √(inner step): NaN if refused as not finite; None where nothing counts or was measured."""
-    roots_of_steps: tuple[float, ...]
+    """Norms over steps^⅝: NaN if refused as not finite; None where nothing counts or was measured."""
+    powers_of_steps: tuple[float, ...]
+    """steps^⅝ of each member."""
     histories: tuple[NormStats, ...]
     """Its own, or the swarm's."""
     swarm: NormStats
@@ -80,14 +81,14 @@ def screen(
     influence on the tests after it. `suspects` were refused in some layer: in all others half the threshold holds.
     `jumped` are refused in any case. `newcomers` tell nothing about what is usual.
     """
-    roots = tuple(sqrt(max(1, claim.steps)) for claim in claims)
-    sizes = tuple(_size(layer, member, root) if member in counted else None for member, root in enumerate(roots))
+    powers = tuple(power_of(claim.steps) for claim in claims)
+    sizes = tuple(_size(layer, member, power) if member in counted else None for member, power in enumerate(powers))
     histories = tuple(
         stat if stat.count else NormStats(swarm.mean, swarm.variance, swarm.count, stat.rejected) for stat in own
     )
     blank = tuple(member for member in sorted(counted) if sizes[member] is None)
     screened = ScreenedLayer(
-        layer=layer, sizes=sizes, roots_of_steps=roots, histories=histories, swarm=swarm, unmeasured=blank,
+        layer=layer, sizes=sizes, powers_of_steps=powers, histories=histories, swarm=swarm, unmeasured=blank,
         drift=drift([None if member in newcomers else size for member, size in enumerate(sizes)], own, standards),
         newcomers=newcomers,
     )  # fmt: skip
@@ -95,13 +96,20 @@ def screen(
     return _without_riders(standards, index, _without_outliers(standards, index, screened, suspects, jumped, ripe))
 
 
-def _size(layer: LayerNorms, member: int, root_of_steps: float) -> float | None:
+def power_of(steps: int) -> float:
+    """steps^⅝, by roots alone, which have the same bits everywhere. How far AdamW and Muon move in so many steps lies
+    between the root of a walk at random and the steps of a straight one."""
+    root = sqrt(max(1, steps))
+    return root * sqrt(sqrt(root))
+
+
+def _size(layer: LayerNorms, member: int, power_of_steps: float) -> float | None:
     norm, dot = layer.norms[member], layer.dots[member]
     if norm is None:
         return None
     if not 0 <= norm <= LARGEST or not isfinite(dot or 0.0):
         return float("nan")
-    return norm / root_of_steps if norm >= SMALLEST * root_of_steps else 0.0
+    return norm / power_of_steps if norm >= SMALLEST * power_of_steps else 0.0
 
 
 def _without_outliers(

@@ -28,7 +28,7 @@ _FLOAT32_MAX = 3.4028234663852886e38
 
 @dataclass(frozen=True, slots=True)
 class NormStats:
-    """The norms of one layer of one peer, per √(inner step): an exponentially weighted mean and variance."""
+    """The norms of one layer of one peer, over steps^⅝: an exponentially weighted mean and variance."""
 
     mean: float
     variance: float

@@ -1,6 +1,6 @@
 """Weights of one layer from its accepted norms: EDiT's penalty (arXiv:2412.07210, §3.3) or centered clipping.
 
-    w ∝ share · exp(−G / (T · usual G)) · min(1, limit / G)        G: norm per √(inner step)
+    w ∝ share · exp(−G / (T · usual G)) · min(1, limit / G)        G: norm over steps^⅝
 
 The temperature T is relative to the usual norm, because exp(−G) alone is uniform for small models and winner-take-all
 for large norms. The exponential is `decimal`'s, which is correctly rounded and so the same on every machine.
@@ -20,6 +20,7 @@ from peer.consensus.aggregation.evidence import (
     WEIGHT_ONE,
     WHOLE_MODEL,
     AggregationRules,
+    Contributor,
     LayerFinding,
     LayerNorms,
 )
@@ -66,7 +67,7 @@ def weigh(
 
 
 def _limit(standards: AggregationRules, screened: ScreenedLayer) -> float | None:
-    """Largest norm per √(inner step) of one contribution that counts in full."""
+    """Largest norm over steps^⅝ of one contribution that counts in full."""
     if screened.usual is not None:
         return standards.clip * screened.usual
     return outliers.ceiling(screened.swarm, standards)
@@ -186,14 +187,14 @@ def scale(standards: AggregationRules, screened: ScreenedLayer, weighed: LayerWe
     for member in members:
         total += weighed.weights[member] * _norm(screened, member)
     bound = total / (sum(weighed.weights) + weighed.pull)
-    limit *= lower_median([screened.roots_of_steps[member] for member in members])
+    limit *= lower_median([screened.powers_of_steps[member] for member in members])
     return WEIGHT_ONE if bound <= limit else int(WEIGHT_ONE * (limit / bound))
 
 
 def _norm(screened: ScreenedLayer, member: int) -> float:
     """What was measured, else what is usual."""
     norm = screened.layer.norms[member]
-    return norm if norm is not None else screened.swarm.mean * screened.roots_of_steps[member]
+    return norm if norm is not None else screened.swarm.mean * screened.powers_of_steps[member]
 
 
 LEAST = 0.2
@@ -226,22 +227,25 @@ def agreements(
 
 
 LEAST_OF_NEWCOMERS = 0.05
-"""Share of the voters' usual cosine below which a newcomer's contribution is refused: noise has none, work has."""
+"""Share of the voters' usual cosine below which a newcomer's contribution is refused: noise has none, work has. Of
+fewer steps than theirs less is asked, by the root: most of what a few steps do is chance."""
 
 
 def untrained(
-    voters: Iterable[int], newcomers: Iterable[int], layers: Sequence[LayerNorms]
+    claims: Sequence[Contributor], voters: Collection[int], newcomers: Iterable[int], layers: Sequence[LayerNorms]
 ) -> tuple[LayerFinding, ...]:
     """Newcomers whose contributions do not point where training leads, as far as those of voters do."""
     usual = _usual(list(_cosines(voters, layers).values()))
     if usual is None:
         return ()
+    steps = lower_median([claims[member].steps for member in sorted(voters)])
     return tuple(
         LayerFinding(
             member, ANOMALY, WHOLE_MODEL, float("inf"), 0.0,
             f"cosine {cosine:.3f} with the last mean where the voters have {usual:.3f}: untrained",
         )
-        for member, cosine in _cosines(newcomers, layers).items() if cosine < LEAST_OF_NEWCOMERS * usual
+        for member, cosine in _cosines(newcomers, layers).items()
+        if cosine < LEAST_OF_NEWCOMERS * usual * min(1.0, sqrt(claims[member].steps / max(1, steps)))
     )  # fmt: skip
 
 

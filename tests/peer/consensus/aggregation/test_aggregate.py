@@ -38,10 +38,10 @@ def test_the_mean_looks_at_no_norm() -> None:
     assert found == AggregationResult((integer_weights([1] * 5),), (ONE,), (0,), (), ())
 
 
-def test_norms_are_held_against_the_root_of_the_steps() -> None:
-    """Who made four times the steps has twice the norm, and counts alike."""
-    members = claims(3, steps=(100, 400, 25))
-    assert aggregate(EDIT, 1, (), members, norms([1.0, 2.0, 0.5])).weights == (THIRD,)
+def test_norms_are_held_against_a_power_of_the_steps() -> None:
+    """Who made 256 times the steps has 32 times the norm, and counts alike."""
+    members = claims(3, steps=(1, 256, 65_536))
+    assert aggregate(EDIT, 1, (), members, norms([1.0, 32.0, 1024.0])).weights == (THIRD,)
 
 
 def test_larger_norms_count_less() -> None:
@@ -136,6 +136,17 @@ def test_whose_norms_are_always_larger_counts_by_its_share() -> None:
     rules = AggregationRules(warmup_rounds=4)
     last = play(rules, [[[1.0, 1.0, 1.0, 1.5]]] * 6)[-1]
     assert last.weights == (integer_weights([1, 1, 1, 1]),)
+
+
+def test_who_was_away_while_norms_fell_makes_nobody_unusual() -> None:
+    """Two of four come back from three rounds away, with norms as small as those of the others have become."""
+    rules = AggregationRules(warmup_rounds=4)
+    known = play(rules, [[[1.0, 1.0, 1.0, 1.0]]] * 5)[-1].records
+    for round, size in enumerate((0.8, 0.64, 0.5), start=5):
+        known = aggregate(rules, round, known, claims(2, round), norms([size, size])).records
+    back = aggregate(rules, 8, known, claims(4, 8), norms([0.45, 0.45, 0.45, 0.45]))
+    assert back.findings == ()
+    assert back.weights == (integer_weights([1, 1, 1, 1]),)
 
 
 def test_two_peers_that_move_alike_are_no_anomaly() -> None:
@@ -250,10 +261,10 @@ def test_the_combined_norm_is_clipped_by_the_histories() -> None:
     assert aggregate(EDIT, 1, restarted, claims(8)[4:], norms([6.0] * 4)).scales == (ONE,)
 
 
-def test_the_clip_grows_with_the_root_of_the_steps() -> None:
+def test_the_clip_grows_with_a_power_of_the_steps() -> None:
     """As the norms do."""
     known = tuple(PeerHistory(name(index), 0, (NormStats(6.0, 0.0, 1, 0),), b"") for index in range(1)) + history(4)[1:]
-    found = aggregate(EDIT, 1, known, claims(1, steps=(100,)), norms([60.0]))
+    found = aggregate(EDIT, 1, known, claims(1, steps=(256,)), norms([192.0]))
     assert found.scales == (ONE // 2,)
 
 

@@ -168,7 +168,8 @@ def test_honest_runs_are_accepted_in_one_line(made: RunOnDisk, full: Path, based
     head = (made.directory / "HEAD").read_text().split()[1][:16]
     parts = ROUNDS * len(made.trainer.parts)
     assert audit(made.directory).sentence() == (
-        f"rounds 0..5 checked: 5 agreed by the voters, 0 restarted, {parts} parts, 2 peers, head {head}, state {state}; "
+        f"rounds 0..5 checked: 5 agreed by the voters, 0 restarted, {parts} parts, 2 peers, "
+        f"head {head}, state {state}; "
         f"{parts} means checked against their rows and norms (where the objects are here); "
         "5 certified states computed again; rows were checked against contributions by the voters, not here"
     )
