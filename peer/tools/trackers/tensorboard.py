@@ -12,18 +12,18 @@ from peer.tools.trackers.figures import read_figures
 def write_tensorboard(directory: Path, out: Path) -> str:
     """Returns a sentence about what was written into the new folder `out`. Raises BadInput."""
     require_extra("tensorboard", "--to tensorboard")
-    from torch.utils.tensorboard import SummaryWriter  # type: ignore[attr-defined]
+    from torch.utils.tensorboard import SummaryWriter
 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise BadInput(f"--out {out} is there already; name a new folder, or remove it")
     found = read_figures(directory)
     for peer, figures in found.items():
-        writer = SummaryWriter(str(out / peer[-8:]))  # type: ignore[no-untyped-call]
+        writer = SummaryWriter(str(out / peer[-8:]))
         for (name, round), figure in sorted(figures.numbers.items()):
-            writer.add_scalar(name, figure.value, round, figure.t)  # type: ignore[no-untyped-call]
+            writer.add_scalar(name, figure.value, round, figure.t)
         for (name, round), text in sorted(figures.texts.items()):
-            writer.add_text(name, text, round)  # type: ignore[no-untyped-call]
-        writer.close()  # type: ignore[no-untyped-call]
+            writer.add_text(name, text, round)
+        writer.close()
     count = sum(len(figures.numbers) for figures in found.values())
     peers = f"{len(found)} peer{'s' * (len(found) > 1)}"
     return f"{out}: {count:,} figures of {peers}; tensorboard --logdir {out} shows them"
