@@ -85,6 +85,24 @@ def test_the_command_works_from_any_folder(installed: Path, tmp_path: Path, word
     assert told in done.stdout
 
 
+@pytest.mark.wheel
+@pytest.mark.swarm
+@pytest.mark.nightly
+@pytest.mark.cold
+def test_a_demo_needs_no_extra(installed: Path, tmp_path: Path) -> None:
+    """And no compiler. What an extra installs cannot be imported there, in none of the processes."""
+    hidden = dict.fromkeys((*EXTRAS, "pandas"))
+    (packages,) = installed.parent.glob("lib/python*/site-packages")
+    (packages / "hidden.pth").write_text(f"import sys; sys.modules.update({hidden})\n")
+    assert finish(installed / "python", "-c", "import pyarrow", cwd=tmp_path, PYTHONPATH="").returncode != 0
+    path = os.pathsep.join((str(installed), "/nowhere"))
+    done = finish(
+        installed / "homefires", "demo", "--rounds", "4", cwd=tmp_path, PYTHONPATH="", PATH=path, HOME=str(tmp_path)
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "4 of 4 rounds committed by all 3 peers with equal bits" in done.stdout
+
+
 @pytest.mark.outside
 @pytest.mark.parametrize("name", ["bootstrap", "dht", "peer", "tui"])
 def test_another_package_of_our_name_is_told_in_one_line(tmp_path: Path, name: str) -> None:
