@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib import import_module
+from importlib.util import find_spec
 
 from dht.errors import BadInput
 
@@ -11,9 +11,14 @@ EXTRAS = {"datasets": "hub", "gguf": "gguf", "matplotlib": "report", "pyarrow": 
 
 
 def require_extra(package: str, what: str) -> None:
-    """Raises BadInput, which names the extra, if the package that `what` needs is not installed."""
-    try:
-        import_module(package)
-    except ModuleNotFoundError as error:
-        fix = f"install homefires[{EXTRAS[package]}] in place of homefires"
-        raise BadInput(f"{what} needs {package}, which is not installed; {fix}") from error
+    """Raises BadInput, which names the extra, if the package that `what` needs is not installed. It is not loaded."""
+    if is_missing(package):
+        raise BadInput(f"{what} needs {package}, which is not installed; {fix_for(package)}")
+
+
+def is_missing(package: str) -> bool:
+    return find_spec(package) is None
+
+
+def fix_for(package: str) -> str:
+    return f"install homefires[{EXTRAS[package]}] in place of homefires"

@@ -275,6 +275,14 @@ def test_a_machine_without_shared_memory() -> None:
     assert check_shared_memory().status is Status.PASS
 
 
+def test_an_extra_that_the_run_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anybody at huggingface.co is asked."""
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    assert_fails(
+        check_hub(repositories_of(load("gpt2-small"))), BadInput, "datasets is not installed", "homefires[hub]"
+    )
+
+
 @pytest.mark.outside
 def test_a_name_that_the_hub_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
     """A peer would end, or wait, once it looks for its data."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -101,7 +102,9 @@ def test_tensorboard_gets_a_folder_for_each_peer_and_no_folder_is_written_twice(
 ) -> None:
     summaries: Any = ModuleType("torch.utils.tensorboard")
     summaries.SummaryWriter, Writer.written = Writer, []
-    monkeypatch.setitem(sys.modules, "tensorboard", ModuleType("tensorboard"))
+    installed = ModuleType("tensorboard")
+    installed.__spec__ = ModuleSpec("tensorboard", None)
+    monkeypatch.setitem(sys.modules, "tensorboard", installed)
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", summaries)
     assert main(["events", str(demo), "--to", "tensorboard"]) == 0
     found = read_figures(demo)
