@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
@@ -12,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from peer.testing.child_process import HANG_S
 from tui.cli import parse
 from tui.commands.organiser import BootstrapCommand
 from tui.processes.children import INTERRUPTED
@@ -56,6 +60,24 @@ def test_what_it_copies_is_not_kept_from_it() -> None:
     assert rules[0] == "*"
     assert {rule.removeprefix("!") for rule in rules if rule.startswith("!")} == set(copied())
     assert any(fnmatch("peer/node/__pycache__", rule.replace("**", "*")) for rule in rules[1:])
+
+
+@pytest.mark.wheel
+@pytest.mark.outside
+def test_homefires_is_built_from_what_it_copies(tmp_path: Path) -> None:
+    """As the first stage does, with what is installed here in place of a registry."""
+    source, built = tmp_path / "src", tmp_path / "built"
+    source.mkdir()
+    for path in copied():
+        if (ROOT / path).is_dir():
+            shutil.copytree(ROOT / path, source / path)
+        else:
+            shutil.copy(ROOT / path, source)
+    options = ("--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", str(built))
+    command = [sys.executable, "-m", "pip", "wheel", *options, str(source)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=HANG_S)
+    assert done.returncode == 0, done.stderr
+    assert len(list(built.glob("homefires-*.whl"))) == 1
 
 
 def test_it_runs_the_console_script_and_not_as_root() -> None:
