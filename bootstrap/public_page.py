@@ -54,7 +54,9 @@ class PublicPage:
         self, folder: Path, directory: Path, spec: RunSpec, organiser: str, clock: Callable[[], float] = time.time
     ) -> None:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            if not folder.is_dir():
+                folder.mkdir(parents=True)
+                folder.chmod(0o755)  # whatever the umask, which is strict in a service
         except OSError as error:
             raise BadInput(f"--page {folder} cannot be made: {error.strerror}; name another folder") from error
         self._folder, self._directory, self._spec, self._organiser = folder, directory, spec, organiser
@@ -77,9 +79,11 @@ class PublicPage:
             spec=self._spec, organiser=self._organiser, now_s=self._clock(), ledger=self._ledger, head=head,
             here=len(heads), invite=self._open_invite(),
         )  # fmt: skip
+        path = self._folder / "index.html"
         try:
             write_ledger(self._directory, self._ledger)
-            write_atomic(self._folder / "index.html", page_of(facts).encode(), private=False)
+            write_atomic(path, page_of(facts).encode())
+            path.chmod(0o644)
         except DiskFull as error:
             log.warning("the page is not written: %s", error)
 
@@ -147,7 +151,7 @@ def _need(facts: PublicFacts) -> str:
 
 def _joining(facts: PublicFacts) -> str:
     words = escape(fingerprint_words(facts.organiser))
-    need = "<p>It takes x86-64 Linux, or WSL2 in Windows, with Python 3.11 to 3.13, and homefires.</p>"
+    need = "<p>It takes x86-64 Linux with Python 3.11 to 3.13, and homefires.</p>"
     asks = f"<p>The first <code>join</code> shows who organises the run, as eight words: <b>{words}</b>.</p>"
     if not facts.invite:
         return f"{need}<p>This run takes whom its organiser invites: ask for an invite.</p>{asks}"

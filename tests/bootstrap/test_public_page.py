@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -205,3 +207,14 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(BadInput, match=r"--page .* cannot be made: .*; name another folder"):
         PublicPage(tmp_path / "file" / "page", tmp_path, SPEC, ORGANISER)
+
+
+def test_everybody_can_read_it_where_nobody_can_read_keys(tmp_path: Path) -> None:
+    """Under the umask of a service."""
+    before = os.umask(0o077)
+    try:
+        PublicPage(tmp_path / "page", tmp_path, SPEC, ORGANISER).write({}, None)
+    finally:
+        os.umask(before)
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "page", tmp_path / "page" / "index.html")]
+    assert modes == [0o755, 0o644]
