@@ -71,6 +71,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--download", default="", metavar="MBPS", help="limit what the node takes")
     text = "serve a health page and metrics on this port of loopback"
     parser.add_argument("--health-port", type=int, default=0, metavar="PORT", help=text)
+    text = "write a page about the run for everybody into this folder, once a minute"
+    parser.add_argument("--page", type=Path, metavar="DIR", help=text)
     text = "check these words, make the key, print the organiser's words, and end"
     parser.add_argument("--check", action="store_true", help=text)
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
@@ -87,7 +89,7 @@ def _config(options: argparse.Namespace) -> BootstrapConfig:
     terms = InviteTerms(admits=spec.admission.policy == "invited", single=options.invites, lasts_s=lasts_s)
     return BootstrapConfig(
         directory=options.dir, spec=spec, listen=listen or ALL_INTERFACES, announce=announce, terms=terms,
-        health_port=options.health_port, member_s=member_s, founders=tuple(options.founder),
+        health_port=options.health_port, page=options.page, member_s=member_s, founders=tuple(options.founder),
         promote_s=promote_s,
         upload_bps=parse_cap_bps("--upload", options.upload),
         download_bps=parse_cap_bps("--download", options.download),

@@ -59,6 +59,8 @@ class BootstrapConfig:
     """The peer ids that may found the run; none: the first peers that come."""
     health_port: int = 0
     """A port of loopback; 0 serves no status page."""
+    page: Path | None = None
+    """The folder for a page about the run that everybody may read; None: there is none."""
     member_s: float = LASTS_S
     """How long an admission lasts."""
     promote_s: float | None = None

@@ -25,6 +25,7 @@ from bootstrap.members import AdmissionBook, load_table
 from bootstrap.organiser import OrdersFile
 from bootstrap.peer_monitor import PeerMonitor, is_relayed
 from bootstrap.promotion import Promoter
+from bootstrap.public_page import PublicPage
 from bootstrap.restarts import RestartBook
 from bootstrap.roster import RosterFile
 from bootstrap.status_page import Health
@@ -75,6 +76,7 @@ async def serve(config: BootstrapConfig, report: EventPrinter, stop: asyncio.Eve
         signed = CheckpointBook(config.directory, identity, config.run, config.spec.round.snapshot_rounds)
         promoter = Promoter(config.directory, config.promote_s, report)
         book = AdmissionBook(config.directory, identity, config.run, config.member_s) if config.terms.admits else None
+        page = None if config.page is None else PublicPage(config.page, config.directory, config.spec, identity.peer_id)
         health = Health(config.spec.run, config.directory, time.time(), report)
         report.listener = health.note
         report(
@@ -102,10 +104,12 @@ async def serve(config: BootstrapConfig, report: EventPrinter, stop: asyncio.Eve
                 await issuer.issue()
                 around = PeerMonitor(node, config.directory, book, orders, health)
                 await around.meet_again()
-                await _found(config, node, file, report, stop, around, issuer)
+                await _found(config, node, file, report, stop, around, issuer, page)
                 if file.genesis is not None:
                     health.begin()
-                await _stay(node, file, stop, orders, around, issuer, restarts, roster, promoter, signed, follower)
+                await _stay(
+                    node, file, stop, orders, around, issuer, restarts, roster, promoter, signed, follower, page
+                )  # fmt: skip
         report(PeerStopped(why="asked to stop"))
 
 
@@ -229,7 +233,7 @@ def _take_in_guests(node: Node, guests: AccessList) -> None:
 
 async def _found(
     config: BootstrapConfig, node: Node, file: GenesisFile, report: Report, stop: asyncio.Event, around: PeerMonitor,
-    issuer: InviteIssuer,
+    issuer: InviteIssuer, page: PublicPage | None,
 ) -> None:  # fmt: skip
     """Wait until enough peers agree on the initial state, then decide the founders."""
     last: FounderPool | None = None
@@ -240,6 +244,8 @@ async def _found(
         arrived |= dict.fromkeys(sorted(let_in.keys() - arrived.keys()))
         seen = look(let_in, config.founders)
         around.health.found(len(seen.agreed))
+        if page is not None and page.is_due:
+            page.write(let_in, None)
         if await restore(node, file, heads):
             text = "the run has begun: a peer gave its genesis back, which was not in this folder any more"
             report(AlertRaised(level="warning", code="GENESIS", text=text))
@@ -278,7 +284,7 @@ def _say_who_waits(seen: FounderPool, count: int, report: Report) -> None:
 async def _stay(
     node: Node, file: GenesisFile, stop: asyncio.Event, orders: OrdersFile, around: PeerMonitor, issuer: InviteIssuer,
     restarts: RestartBook, roster: RosterFile, promoter: Promoter, signed: CheckpointBook,
-    follower: ChainFollower,
+    follower: ChainFollower, page: PublicPage | None,
 ) -> None:  # fmt: skip
     """The run has begun: publish its founders, obey the organiser's orders, and watch which peers are there."""
     due_at = 0.0
@@ -288,7 +294,12 @@ async def _stay(
         newest = roster.look(founders, around.members(), orders.look().quarantined)
         restarts.know(founders, newest)
         restarts.look()
-        await promoter.look(node, await _followed(follower, node, file.genesis, around), newest.known)
+        blocks = await _followed(follower, node, file.genesis, around)
+        await promoter.look(node, blocks, newest.known)
+        if page is not None:
+            page.note(blocks)
+            if page.is_due:
+                page.write(await around.heads_let_in(), follower.head)
         signed.look(follower.settled)
         if time.monotonic() >= due_at:
             record = file.record(time.time() + GENESIS_TTL_S)

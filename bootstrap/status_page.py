@@ -9,10 +9,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from html import escape
 from pathlib import Path
 from typing import Any
 
+from bootstrap.html_page import fact_table, table, whole_page
 from dht.records import PeerRecord
 from peer.node.telemetry.http import Page, Pages
 from peer.node.telemetry.metrics import Metrics
@@ -25,13 +25,6 @@ MAX_PEERS = 256
 SHOWN = ("name", "round", "ready", "leaving", "version")
 """Of a peer, as it says itself; its round is -1 before the run began."""
 HTML, JSON = "text/html; charset=utf-8", "application/json"
-STYLE = (
-    "body{font:16px sans-serif;margin:2em auto;padding:0 1em;max-width:60em}"
-    "td,th{padding:.2em 1em .2em 0;text-align:left;vertical-align:top}td{overflow-wrap:anywhere}"
-)
-"""Ids have no place to break, and a phone is narrower than one."""
-VIEWPORT = '<meta name="viewport" content="width=device-width, initial-scale=1">'
-"""Without it a phone shows the page as wide as a desk's."""
 
 
 class Health:
@@ -100,7 +93,7 @@ class Health:
 
 
 def html_of(known: Mapping[str, Any]) -> str:
-    """The page for people: no scripts, nothing from elsewhere, every text escaped."""
+    """The page for people."""
     began = (
         "yes" if known["has_begun"] else f"no, {known['founders_here']} of {known['founders_needed']} founders are here"
     )
@@ -116,28 +109,12 @@ def html_of(known: Mapping[str, Any]) -> str:
         (time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(each["t"])), each["code"], each["text"])
         for each in known["alerts"]
     ]
-    title = escape(f"homefires: {known['run']}")
-    return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8">{VIEWPORT}<title>{title}</title>'
-        f"<style>{STYLE}</style></head>"
-        f"<body><main><h1>{title}</h1>{_facts(facts)}"
-        f"<h2>Peers</h2>{_table(peers, ('name', 'id', 'round', 'state', 'version'))}"
-        f"<h2>Alerts</h2>{_table(alerts[::-1], ('when (UTC)', 'code', 'text'))}"
-        '<p><a href="/health.json">as JSON</a>, <a href="/metrics">metrics</a></p></main></body></html>'
+    return whole_page(
+        f"homefires: {known['run']}",
+        f"{fact_table(facts)}<h2>Peers</h2>{table(peers, ('name', 'id', 'round', 'state', 'version'))}"
+        f"<h2>Alerts</h2>{table(alerts[::-1], ('when (UTC)', 'code', 'text'))}"
+        '<p><a href="/health.json">as JSON</a>, <a href="/metrics">metrics</a></p>',
     )
-
-
-def _table(rows: list[tuple[Any, ...]], heading: tuple[str, ...] = ()) -> str:
-    if not rows:
-        return "<p>none</p>"
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in heading)
-    body = "".join(f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in row)}</tr>" for row in rows)
-    return f"<table>{f'<tr>{head}</tr>' if head else ''}{body}</table>"
-
-
-def _facts(facts: Mapping[str, Any]) -> str:
-    rows = (f'<tr><th scope="row">{escape(name)}</th><td>{escape(str(fact))}</td></tr>' for name, fact in facts.items())
-    return f"<table>{''.join(rows)}</table>"
 
 
 def _round_in_words(known: Mapping[str, Any]) -> str:

@@ -239,6 +239,13 @@ def _credit(args: argparse.Namespace) -> int:
     return 0
 
 
+def _events(args: argparse.Namespace) -> int:
+    from peer.tools.trackers.tensorboard import write_tensorboard
+
+    print(write_tensorboard(args.dir, args.out or args.dir / "tensorboard"))
+    return 0
+
+
 Parsers = Sequence[argparse.ArgumentParser]
 
 
@@ -292,8 +299,12 @@ def _parser() -> argparse.ArgumentParser:
     introducing = command("introduce", _introduce, "ask the nodes of an invite what the run is")
     introducing.add_argument("invite")
     crediting = command("credit", _credit, "print what each peer has put into a run")
+    tracking = command("events", _events, "write the event log as another program reads it")
+    tracking.add_argument("--to", choices=("tensorboard",), required=True)
+    tracking.add_argument("--out", type=Path, help="new folder (default: DIR/tensorboard)")
     _add_shared(
-        settings=(joining, examining), dialling=(joining, introducing), folders=(exporting, auditing, crediting),
+        settings=(joining, examining), dialling=(joining, introducing),
+        folders=(exporting, auditing, crediting, tracking),
         printing=(auditing, crediting),
     )  # fmt: skip
     return parser

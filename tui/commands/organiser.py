@@ -58,6 +58,7 @@ class NodeOptions:
     download: Annotated[
         str, Option("limit the node's download, in megabits per second (default: no limit)", "MBPS")
     ] = ""
+    page: Annotated[Path | None, Option("write a page about the run for everybody into this folder", "DIR")] = None
     health_port: Annotated[int, Option("serve a status page and metrics on this port of loopback", "PORT")] = 0
     invite: InviteOptions = field(default_factory=InviteOptions)
 

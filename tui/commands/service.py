@@ -84,7 +84,8 @@ class ServiceInstallCommand(Command):
 
     def _node(self, spec: RunSpec, directory: Path) -> Service:
         """The service of a node. Its output is not read, so invites for one peer each are printed later, on request."""
-        node = replace(self.node, invite=replace(self.node.invite, invites=0))
+        page = None if self.node.page is None else self.node.page.resolve()
+        node = replace(self.node, invite=replace(self.node.invite, invites=0), page=page)
         keep = self.keep
         if keep.directory is not None:
             keep = replace(keep, directory=keep.directory.resolve())

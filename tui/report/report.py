@@ -7,9 +7,8 @@ from pathlib import Path
 from dht.atomic_files import write_atomic
 from dht.errors import BadInput
 from peer.schema.byte_text import format_bytes
+from peer.schema.extras import require_extra
 from tui.folders import writing
-from tui.report.charts import draw_charts
-from tui.report.page import make_page
 from tui.sources.replay import RecordingSource
 from tui.text.units import count
 
@@ -20,6 +19,10 @@ def write_report(source: Path, to: Path) -> str:
     `source` is an event file, the folder of a peer, or a folder of such folders. The same events give the same bytes.
     Raises BadInput if there are no events, or `to` cannot be written.
     """
+    require_extra("matplotlib", "report")
+    from tui.report.charts import draw_charts
+    from tui.report.page import make_page
+
     if to.exists() and source.exists() and to.samefile(source):
         raise BadInput(f"--to {to} is the file that is read; name another")
     recording = RecordingSource(source)

@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 
+from peer.node.host.memory_room import find_memory_room
 from peer.schema.settings import PeerSettings
 
 CHILDREN_S = 5.0
@@ -64,8 +65,8 @@ class ProcessTree:
 
 
 def available_bytes() -> int:
-    """Memory that can be allocated without swapping out anything else."""
-    return psutil.virtual_memory().available
+    """Main memory that this process can still have."""
+    return find_memory_room().available_bytes
 
 
 def running(names: Collection[str], mine: Collection[int]) -> tuple[str, ...]:

@@ -15,8 +15,9 @@ from pathlib import Path
 from dht.errors import BadInput, BadSpec, HomefiresError, Unfit
 from peer.node.host.disk import folder_bytes, free_disk_bytes
 from peer.node.host.gpu import Gpus
+from peer.node.host.memory_room import find_memory_room
 from peer.node.host.power import cpu_temperature_c, read_power
-from peer.node.host.processes import ProcessTree, available_bytes
+from peer.node.host.processes import ProcessTree
 from peer.planning.plan.home_cost import UPLOAD_BPS, ways_without_room
 from peer.planning.plan.model_shape import shape_of
 from peer.planning.plan.run_needs import RunNeeds, needs_of
@@ -172,12 +173,13 @@ def _rooms(
 ) -> None:  # fmt: skip
     in_main = asked.settings.offload or not any(each.uuid for each in devices)
     mine = 0 if at_work is None else ProcessTree(at_work).figures(time.monotonic())["memory_bytes"] or 0
-    tell(check_memory(needs, available_bytes(), on_cpu=in_main, held_bytes=mine))
+    room = find_memory_room()
+    tell(check_memory(needs, room.available_bytes, on_cpu=in_main, held_bytes=mine, limit=room.limit))
     if (smallest := min((each.free_bytes for each in devices), default=0)) and at_work is None and not in_main:
         shares = 1 if asked.settings.sharding == "replicated" else len(devices)
         name = devices[0].name if shares == 1 else f"{shares} GPUs together"
         upload_bps = asked.settings.upload_mbps * 1e6 or UPLOAD_BPS
-        ways = ways_without_room(shape_of(spec), spec, smallest, available_bytes() - needs.main, upload_bps)
+        ways = ways_without_room(shape_of(spec), spec, smallest, room.available_bytes - needs.main, upload_bps)
         tell(check_device_memory(needs, shares * smallest, name, ways))
     folder, held_bytes = asked.directory or Path.home(), 0
     if asked.directory is not None:

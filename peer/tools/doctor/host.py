@@ -31,22 +31,28 @@ HOT_C = 85.0
 """A machine that is so hot before it does anything will throttle."""
 
 
-def check_memory(needs: RunNeeds, available_bytes: int, *, on_cpu: bool, held_bytes: int = 0) -> Check:
-    """Main memory that can be had, which on a CPU holds the model too; a peer at work has `held_bytes` already."""
+def check_memory(
+    needs: RunNeeds, available_bytes: int, *, on_cpu: bool, held_bytes: int = 0, limit: str = ""
+) -> Check:  # fmt: skip
+    """Main memory that can be had, which on a CPU holds the model too; a peer at work has `held_bytes` already. `limit`
+    is what allows less than the machine has, in words."""
     wanted = needs.main + (needs.device if on_cpu else 0)
-    if not available_bytes:
+    if not available_bytes and not limit:
         return unknown("memory", "the system does not tell how much memory is free", needed_bytes=wanted)
-    found = f"{format_bytes(available_bytes)} of memory free, the run needs about {format_bytes(wanted)}"
+    free = f"{format_bytes(available_bytes)} of memory free{f' ({limit})' if limit else ''}"
+    found = f"{free}, the run needs about {format_bytes(wanted)}"
     found += f" ({memory_words(needs)})" if on_cpu else ""
     found += f", of which its peer has {format_bytes(held_bytes)} already" if held_bytes else ""
     figures = {"available_bytes": available_bytes, "needed_bytes": wanted, "held_bytes": held_bytes}
     least = needs.main + (needs.least_device if on_cpu else 0)
     available_bytes += held_bytes
     if available_bytes < least:
-        fix = "close other programs, add memory, or join a run with a smaller model"
+        more = "allow it more" if limit else "close other programs, add memory"
+        fix = f"{more}, or join a run with a smaller model"
         return failed("memory", found, fix, BadInput, **figures)
     if available_bytes < TIGHT * wanted:
-        return warned("memory", found, "close other programs before you join", **figures)
+        fix = "allow it more before you join" if limit else "close other programs before you join"
+        return warned("memory", found, fix, **figures)
     return passed("memory", found, **figures)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dht.errors import BadSpec, Unreachable
+from dht.errors import BadInput, BadSpec, Unreachable
+from peer.schema.extras import fix_for, is_missing
 from peer.schema.spec import RunSpec
 from peer.schema.spec_fields import START
 from peer.tools.doctor.check import Check, failed, passed
@@ -39,6 +40,10 @@ def repositories_of(spec: RunSpec) -> tuple[HubRepository, ...]:
 
 def check_hub(asked: Sequence[HubRepository], endpoint: str | None = None) -> Check:
     """Ask for each, without a login, as a peer does. Nothing is loaded. `endpoint`: of another Hub than that of all."""
+    data = [each.name for each in asked if each.kind == "dataset"]
+    if data and is_missing("datasets"):
+        found = f"the run reads the data set {data[0]}, for which datasets is not installed"
+        return failed("hub", found, fix_for("datasets"), BadInput)
     from httpx2 import HTTPError
     from huggingface_hub import HfApi
     from huggingface_hub.errors import OfflineModeIsEnabled, RepositoryNotFoundError

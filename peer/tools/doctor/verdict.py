@@ -12,7 +12,8 @@ from pathlib import Path
 from dht.errors import BadInput, MemoryFull
 from dht.streams.base import LEAST_MBPS, MOST_MBPS
 from peer.node.host.disk import folder_bytes, free_disk_bytes
-from peer.node.host.processes import ProcessTree, available_bytes
+from peer.node.host.memory_room import find_memory_room
+from peer.node.host.processes import ProcessTree
 from peer.planning.plan.coefficients import shipped
 from peer.planning.plan.model_shape import shape_of
 from peer.planning.plan.peer_set import MAX_MEMBERS, Machine, uniform_peers, worst_of
@@ -146,8 +147,10 @@ def quiet(spec: RunSpec, directory: Path, settings: PeerSettings) -> list[Check]
     needs = needs_of(spec, settings.chain_bytes)
     on_cpu = _is_processor(settings.devices)
     mine = ProcessTree(os.getpid()).figures(time.monotonic())["memory_bytes"] or 0
+    room = find_memory_room()
     return [
-        check_descriptors(), check_memory(needs, available_bytes(), on_cpu=on_cpu, held_bytes=mine),
+        check_descriptors(),
+        check_memory(needs, room.available_bytes, on_cpu=on_cpu, held_bytes=mine, limit=room.limit),
         check_disk(needs, directory, free_disk_bytes(directory), folder_bytes(directory) or 0),
     ]  # fmt: skip
 

@@ -60,7 +60,7 @@ def model_card(facts: CardFacts) -> str:
         "Use": _usage(facts),
         "The run": _rows(_run_rows(facts, shares)),
         "Training": _rows(_training_rows(spec)),
-        "Evaluation": iter([f"See [{MEASURED}]({MEASURED}): each peer measures other rounds."]),
+        "Evaluation": _comparison(facts),
         "Peers": _peers(facts, shares),
     }
     for name, lines in sections.items():
@@ -153,11 +153,26 @@ def _front_matter(facts: CardFacts) -> str:
     return data.to_yaml()
 
 
+def _comparison(facts: CardFacts) -> Iterator[str]:
+    yield f"See [{MEASURED}]({MEASURED}): each peer measures other rounds. To compare it with other models:"
+    yield ""
+    yield "```"
+    both = f"pretrained={_whole(facts)}" + (",peft=THIS_FOLDER" if facts.what == "adapter" else "")
+    yield f"lm_eval --model hf --model_args {both} --tasks hellaswag,arc_easy,piqa"
+    yield "```"
+
+
+def _whole(facts: CardFacts) -> str:
+    """Where all of the model is: of an adapter, its base."""
+    start = facts.spec.start
+    if facts.what != "adapter" or start is None:
+        return "THIS_FOLDER"
+    is_there = start.is_on_hub and facts.spec.model.architecture not in MAY_SEE
+    return start.model if is_there else "FOLDER_OF_THE_BASE"
+
+
 def _usage(facts: CardFacts) -> Iterator[str]:
-    start, whole = facts.spec.start, "THIS_FOLDER"
-    if facts.what == "adapter" and start is not None:
-        is_there = start.is_on_hub and facts.spec.model.architecture not in MAY_SEE
-        whole = start.model if is_there else "FOLDER_OF_THE_BASE"
+    whole = _whole(facts)
     yield "```python"
     if facts.what == "adapter":
         yield "from peft import PeftModel"

@@ -74,6 +74,7 @@ def facts(
         "architecture": spec.model.architecture, "parameters": needs.parameters, "context": spec.model.context,
         "rounds": spec.run.rounds, "start": start_in_words(spec), "data": data_in_words(spec),
         "reads_files": spec.data.reads_files,
+        "hub_data": [each.path for each in spec.data.sources if each.source == "hub"],
         "licence": _licences(spec.data), "elsewhere": elsewhere_in_words(spec), "cache": str(cache()),
         "device_bytes": needs.device, "main_bytes": needs.main, "disk_bytes": needs.disk,
         "least_disk_bytes": needs.least_disk, "power_w": power_w, **_traffic(spec, needs),

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from dht.errors import BadSpec, Unreachable
 from peer.consensus.protocol.encoding import digest_of, pack
 from peer.consensus.protocol.rules import DATA_SHARDS
+from peer.schema.extras import require_extra
 from peer.schema.spec import RunSpec
 from peer.schema.toml_tables import shortened
 from peer.training.data import packs
@@ -118,6 +119,7 @@ TABLES = frozenset({"arrow", "csv", "json", "parquet", "text"})
 
 def _open(spec: RunSpec) -> tuple[Any, tuple[str, ...]]:
     """The data set, with its files and their revision."""
+    require_extra("datasets", f"data.source = 'hub' ({spec.data.path})")
     from datasets import config, load_dataset_builder
 
     # Who waits is told after a while, and the stream goes on from the same row.

@@ -26,6 +26,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from dht.errors import BadSpec, Unreachable
 from peer.node.store import start_blob
 from peer.schema.architectures import ARCHITECTURES, OneOf
+from peer.schema.extras import require_extra
 from peer.schema.spec import RunSpec
 from peer.schema.spec_fields import HUB_NAME, START, TEMPLATE_FILE, ModelTable, RunTable, StartTable
 from peer.schema.toml_tables import shortened
@@ -140,6 +141,8 @@ def fetch(spec: RunSpec) -> None:
 
 def _load(kind: Any, found: FoundModel, **options: Any) -> Any:
     """What transformers makes of them. Raises BadSpec."""
+    if found.file:
+        require_extra("gguf", found.file)
     named: dict[str, Any] = {"gguf_file": found.file} if found.file else {}
     try:
         return kind.from_pretrained(found.folder, trust_remote_code=False, local_files_only=True, **named, **options)

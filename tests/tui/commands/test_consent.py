@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 import stat
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -343,6 +344,19 @@ def test_who_names_no_folder_is_asked_for_one_before_the_yes(join: JoinCommand, 
     assert settings == (f"data_path={folder}",)
     said = screen.getvalue()
     assert said.index("typo") < said.index("documents") < said.index("Join this run?")
+
+
+def test_nobody_is_asked_to_agree_to_a_run_whose_data_cannot_be_read_here(
+    spec: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    streamed = dataclasses.replace(spec, data=dataclasses.replace(spec.data, source="hub", path="some/text"))
+    join = JoinCommand(invite=invite_of(ORGANISER, streamed), directory=tmp_path / "peer")
+    screen = Terminal()
+    with pytest.raises(BadInput, match=r"some/text needs datasets, .* install homefires\[hub\]"):
+        consents(join, yes=False, stdin=Terminal("y\n"), screen=screen, introduce=Node(streamed))
+    assert "Join this run?" not in screen.getvalue()
+    assert not join.place().exists()
 
 
 def test_nobody_is_asked_to_agree_to_what_the_disk_cannot_hold(

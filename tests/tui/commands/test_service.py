@@ -354,7 +354,7 @@ def test_an_organiser_installs_a_node_with_all_its_options(
     reads what the unit prints."""
     also = f"/ip4/198.51.100.7/tcp/4001/p2p/{Identity.from_seed(b'a' * 32).peer_id}"
     words = ["--listen", "/ip4/0.0.0.0/tcp/4001", "--announce", "/dns4/my.example/tcp/4001", "--also", also]
-    words += ["--expires", "7d", "--members-for", "2d"]
+    words += ["--expires", "7d", "--members-for", "2d", "--page", str(tmp_path / "page")]
     chosen = [*INVITED, "--invites", "5", *words, "--keep", str(tmp_path / "kept")]
     assert main(["service", "install", "micro", "--bootstrap", *chosen]) == 0
     (directory,) = (tmp_path / "data" / "homefires" / "bootstrap").iterdir()

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, TextIO
 
 from dht.errors import BadInput, BadSpec
 from peer.schema.events import printable
+from peer.schema.extras import require_extra
 from peer.training.data.reading.arrow_buffers import unpacked_bytes
 from peer.training.data.reading.data_files import DataFile
 from peer.training.data.reading.parquet_pages import RowGroup, pages_of, row_groups
@@ -189,6 +190,7 @@ def _csv_rows(name: str, text: TextIO, column: str | None, told: Findings) -> It
 
 
 def _table_rows(file: DataFile, column: str | None, told: Findings) -> Iterator[tuple[str, dict[str, Any]]]:
+    require_extra("pyarrow", f"{file.name} ({file.kind})")
     import pyarrow
 
     number = 0

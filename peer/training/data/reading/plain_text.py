@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, TextIO
 
 from dht.errors import BadInput
+from peer.schema.extras import require_extra
 from peer.training.data.reading.code_pages import guess
 from peer.training.data.reading.data_files import DataFile
 
@@ -142,6 +143,7 @@ def _unpacker(file: DataFile) -> Any:
         return gzip.open(file.path)
     if file.packing == ".xz":
         return _Xz(file)
+    require_extra("pyarrow", f"{file.name} (.zst)")
     import pyarrow
 
     return pyarrow.CompressedInputStream(pyarrow.OSFile(str(file.path)), "zstd")

@@ -191,6 +191,13 @@ def test_too_little_memory(needs: RunNeeds) -> None:
     assert check_memory(needs, 0, on_cpu=True).status is Status.UNKNOWN
 
 
+def test_a_container_that_allows_too_little_is_named(needs: RunNeeds) -> None:
+    """Closing programs would not help; with nothing left it is known how much there is."""
+    for left in (GIB, 0):
+        check = check_memory(needs, left, on_cpu=True, limit="its container or service may take 1.5 GB in all")
+        assert_fails(check, BadInput, "(its container or service may take 1.5 GB in all)", "allow it more")
+
+
 # 7
 @pytest.mark.outside
 def test_a_low_limit_of_open_files() -> None:
@@ -266,6 +273,14 @@ def test_a_machine_without_shared_memory() -> None:
 
     assert_fails(check_shared_memory(make), BadInput, "Function not implemented", "tmpfs /dev/shm")
     assert check_shared_memory().status is Status.PASS
+
+
+def test_an_extra_that_the_run_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anybody at huggingface.co is asked."""
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    assert_fails(
+        check_hub(repositories_of(load("gpt2-small"))), BadInput, "datasets is not installed", "homefires[hub]"
+    )
 
 
 @pytest.mark.outside

@@ -148,6 +148,7 @@ def test_the_card_says_what_was_recorded(run: RunOnDisk, tmp_path: Path) -> None
         "| inner steps per round (H) | 40 (1 in the first 1, then growing over 2 rounds) |",
         "| outer optimizer | Nesterov SGD, learning rate 0.7, momentum 0.5, growing over 4 rounds |",
         "| contributions | int8, weighted by tokens |",
+        "lm_eval --model hf --model_args pretrained=THIS_FOLDER --tasks ",
         *(f"| {peer} | {ROUNDS} | {given.tokens} |" for peer, given in credit(run.directory).tally.credits.items()),
     ):
         assert fact in body

@@ -150,6 +150,7 @@ def test_an_adapter_of_a_part_is_for_that_part_alone(folder: Path, tmp_path: Pat
     export(run.directory, tmp_path / "out", what="adapter")
     assert not json.loads((tmp_path / "out" / "adapter_config.json").read_text())["base_model_name_or_path"]
     card = (tmp_path / "out" / "README.md").read_text()
+    assert "pretrained=FOLDER_OF_THE_BASE,peft=THIS_FOLDER" in card
     assert 'AutoModelForCausalLM.from_pretrained("FOLDER_OF_THE_BASE")' in card
     assert "`homefires export --what base` writes the base that it belongs to." in card
     export(run.directory, tmp_path / "of the base", what="base")
