@@ -183,7 +183,8 @@ def _why_not(name: str) -> str:
     if suffix in CONVERT:
         how = CONVERT[suffix].format(_quoted(path.name), _quoted(path.stem))
         return f"{suffix} is not read; convert it: {how}"
-    return f"{suffix or 'no suffix'} is not read; rename it to .txt if it is text"
+    what = suffix or "a name without a suffix"
+    return f"{what} is not read; rename it to .txt if it is text"
 
 
 def _quoted(name: str) -> str:
