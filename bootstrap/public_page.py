@@ -123,7 +123,7 @@ def _facts(facts: PublicFacts) -> dict[str, str]:
     round = head.round if head is not None else 0
     found["round"] = f"{round:,} of {spec.run.rounds:,}" if spec.run.rounds else f"{round:,}"
     if losses:
-        found["held-out loss"] = f"{losses[-1][1]:.3f} nats per token (round {losses[-1][0]:,}; the voters' median)"
+        found["held-out loss"] = f"{losses[-1][1]:.3f} (round {losses[-1][0]:,}; lower is better; the voters' median)"
     found["peers here now"] = f"{facts.here:,}"
     if head is not None:
         found["voters"] = f"{len(head.electorate)}, of whom {quorum(head.electorate)} decide a round"

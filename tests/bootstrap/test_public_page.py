@@ -125,7 +125,7 @@ def test_it_says_what_people_ask() -> None:
     page = Page(page_of(facts(ledger=ledger, head=head, here=3, invite="hf1:abc")))
     for told in (
         f"homefires: {SPEC.run.name}", SPEC.model.architecture, f"{head.round} of {SPEC.run.rounds:,}",
-        "2.250 nats per token (round 9", "What is needed most", "homefires join hf1:abc", "homefires doctor hf1:abc",
+        "2.250 (round 9", "What is needed most", "homefires join hf1:abc", "homefires doctor hf1:abc",
         fingerprint_words(ORGANISER), peer, f"{100 * ledger.share(work):.1f} %", f"In the {len(blocks)} rounds",
         "Held-out loss: 3.500 in round 1, 2.250 in round 9.",
     ):  # fmt: skip
@@ -200,7 +200,7 @@ def test_it_is_written_once_a_minute_and_goes_on_after_a_restart(tmp_path: Path)
     again.write({}, head)
     text = (tmp_path / "page" / "index.html").read_text()
     assert "alice" in text
-    assert "2.500 nats per token" in text
+    assert "2.500 (round " in text
 
 
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:

@@ -290,7 +290,7 @@ def summarise(swarm: SwarmState, rounds: int) -> list[str]:
     if swarm.losses:
         (first_round, first), (last_round, final) = swarm.losses[0], swarm.losses[-1]
         sentences.append(
-            f"held-out loss {first:.3f} (round {first_round}) → {final:.3f} nats per token (round {last_round})"
+            f"held-out loss {first:.3f} (round {first_round}) → {final:.3f} (round {last_round}); lower is better"
         )
     sent = format_bytes(figures.round_traffic(swarm).sent)
     sentences.append(f"{swarm.tokens:,} tokens, {sent} sent in rounds, {swarm.seconds:.0f} s")
