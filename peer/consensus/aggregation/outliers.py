@@ -47,9 +47,27 @@ class ScreenedLayer:
     def usual(self) -> float | None:
         """Lower median of the norms that stand, if there are enough. Zeros are left out: half of the members may give
         nothing. Newcomers are held against what the others have, be they ever so few."""
+        sizes = self._telling
+        return lower_median(sizes) if sizes else None
+
+    @property
+    def full(self) -> float | None:
+        """The norm that weights are relative to: what is usual; of two that tell it the larger, since one of two that
+        gives next to nothing must not take their weight from all others."""
+        sizes = self._telling
+        return max(sizes) if len(sizes) == 2 else self.usual
+
+    @property
+    def is_told_by_two(self) -> bool:
+        """Of two nobody can say which is the odd one."""
+        return len(self._telling) == 2
+
+    @property
+    def _telling(self) -> list[float]:
         telling = [member for member in self.standing if member not in self.newcomers]
-        sizes = [size for size in (self.sizes[member] for member in telling) if size]
-        return lower_median(sizes) if sizes and (len(telling) >= ENOUGH or self.newcomers) else None
+        if len(telling) < ENOUGH and not self.newcomers:
+            return []
+        return [size for size in (self.sizes[member] for member in telling) if size]
 
     @property
     def sizes_standing(self) -> tuple[float, ...]:
@@ -195,11 +213,11 @@ def accepted(stat: NormStats, value: float, alpha: float) -> NormStats:
 
 
 def refused(stat: NormStats, value: float, standards: AggregationRules) -> NormStats:
-    """The statistics after an anomaly: one more refusal, or a history that begins with this value.
+    """The statistics after an anomaly: one more refusal, or with the last one a history that begins with this value.
 
     The value with which it begins counts nothing in its own round. It must be finite: NaN begins nothing.
     """
-    if stat.rejected >= standards.rejections and isfinite(value):
+    if stat.rejected + 1 >= standards.rejections and isfinite(value):
         return NormStats(value, 0.0, 1, 0)
     return replace(stat, rejected=stat.rejected + 1)
 
@@ -217,14 +235,13 @@ def ceiling(stat: NormStats, standards: AggregationRules) -> float | None:
 
 FASTEST = 2.0
 """Beyond this factor in one round even what happens to all is not usual: all may explode."""
-LEAST_OF_TWO = 0.8
-"""The least drift of two peers: one of them that gives next to nothing must not make the other's norm unusual."""
 FASTEST_AT_FIRST = 1024.0
 """The same while no history decides anything: a run may begin with rounds of a single step."""
 
 
 def drift(sizes: Sequence[float | None], histories: Sequence[NormStats], standards: AggregationRules) -> float:
-    """How far the norms of a group have moved from what is usual for each of them: the lower median of v / m.
+    """How far the norms of a group have moved from what is usual for each of them: the lower median of v / m; of two,
+    as far as both have moved the same way.
 
     Warm-ups and decays of the learning rate, and rounds of more inner steps, change norms for all alike. What all do
     is nobody's anomaly, and a history that lags behind it would accuse the honest while norms rise, and let twice the
@@ -237,11 +254,12 @@ def drift(sizes: Sequence[float | None], histories: Sequence[NormStats], standar
     ]
     if len(moved) < 2:
         return 1.0
-    factor = lower_median([ratio for ratio, _ in moved])
+    ratios = [ratio for ratio, _ in moved]
+    # One of two that gives next to nothing must not make the other's norm unusual.
+    factor = lower_median(ratios) if len(moved) >= ENOUGH else max(min(ratios), min(1.0, max(ratios)))
     early = all(count < standards.warmup_rounds for _, count in moved)
     most = FASTEST_AT_FIRST if early else FASTEST
-    least = 1 / most if len(moved) >= ENOUGH else LEAST_OF_TWO
-    return min(max(factor, least), most)
+    return min(max(factor, 1 / most), most)
 
 
 def drifted(stat: NormStats, factor: float) -> NormStats:

@@ -68,9 +68,10 @@ def weigh(
 
 def _limit(standards: AggregationRules, screened: ScreenedLayer) -> float | None:
     """Largest norm over steps^⅝ of one contribution that counts in full."""
-    if screened.usual is not None:
-        return standards.clip * screened.usual
-    return outliers.ceiling(screened.swarm, standards)
+    by_histories, full = outliers.ceiling(screened.swarm, standards), screened.full
+    if full is None or (by_histories is not None and screened.is_told_by_two):
+        return by_histories
+    return standards.clip * full
 
 
 def _clip(size: float | None, limit: float | None) -> float:
@@ -105,10 +106,10 @@ FORGIVEN = 1.5
 def _softmax(standards: AggregationRules, screened: ScreenedLayer) -> dict[int, int]:
     """exp((least r − r) / T) over `_EXP_ONE`, where r is a norm over what is usual; equal for all where nothing is.
 
-    What is usual is the lower median of the group, or more for a member whose own history is larger. A member without a
-    measurement counts as having the usual norm.
+    What is usual is the lower median of the group (of two the larger norm), or more for a member whose own history is
+    larger. A member without a measurement counts as having the usual norm.
     """
-    members, usual = screened.standing + screened.unmeasured, screened.usual
+    members, usual = screened.standing + screened.unmeasured, screened.full
     if usual is None:
         return dict.fromkeys(members, 1)
     telling = [member for member in screened.standing if member not in screened.newcomers]

@@ -8,13 +8,23 @@ the same operations over whole parts, and gives the same bits.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
-from peer.consensus.codec.blockwise import BLOCK, FLOAT16_MAX, BlockQuantised, Dense, Floats, Format, Octets
+from peer.consensus.codec.blockwise import (
+    BLOCK,
+    FLOAT16_MAX,
+    TILE,
+    BlockQuantised,
+    Dense,
+    Floats,
+    Format,
+    Octets,
+    tiles,
+)
 from peer.consensus.codec.topk import IN_CONTRIBUTION, IN_MEAN, TopKInt8, TopKSigned
 from peer.consensus.protocol.block import WEIGHT_ONE
 
@@ -26,18 +36,12 @@ FORMATS: dict[str, Format] = {
     "sparse": TopKSigned(IN_CONTRIBUTION),
     "sparse mean": TopKInt8(IN_MEAN),
 }
-TILE = 512 * BLOCK
-"""Elements that are worked on at a time: whole units of every format, as few as a call of numpy is worth."""
 
 
 class DecodeTile(Protocol):
     """Gives the values of a tile, in whole units; writes them where one says."""
 
     def __call__(self, tile: slice, values: Floats | None = None) -> Floats: ...
-
-
-def tiles(elements: int) -> list[slice]:
-    return [slice(start, min(start + TILE, elements)) for start in range(0, elements, TILE)]
 
 
 @dataclass(frozen=True)
@@ -125,9 +129,20 @@ class Codec:
         """
         values = np.empty(self.elements(payload), np.float32)
         decode_tile = self.opened(payload)
-        for tile in tiles(values.size):
+        for tile in self.tiles(values.size):
             decode_tile(tile, values[tile])
         return values
+
+    def pieces(self, payload: bytes | memoryview) -> Iterator[Floats]:
+        """The values of a part, tile by tile, each in the place of the one before."""
+        elements, decode_tile = self.elements(payload), self.opened(payload)
+        places = self.tiles(elements)
+        values = np.empty(max((tile.stop - tile.start for tile in places), default=0), np.float32)
+        return (decode_tile(tile, values[: tile.stop - tile.start]) for tile in places)
+
+    def tiles(self, elements: int) -> list[slice]:
+        """Those that are worth a call of `decode`: of a sparse part there are few numbers in a tile."""
+        return tiles(elements, TILE if self._format.unit <= BLOCK else 8 * TILE)
 
     def opened(self, payload: bytes | memoryview) -> DecodeTile:
         """What gives those values of `decode` that are in a tile of it."""

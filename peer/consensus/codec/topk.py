@@ -105,9 +105,7 @@ class TopKInt8:
         return bool(in_order.all()) and are_finite(scales_in(sections[0]), _MOST)
 
     def rounding_square(self, sections: Sequence[Octets], values: Floats) -> float:
-        scales = scales_in(sections[0])
-        chosen = sections[2].view(np.int8).astype(np.float32) * scales
-        return rounding_square(scales, chosen, _MOST)
+        return rounding_square(scales_in(sections[0]), sections[2], _MOST, sections[2].size)
 
 
 def largest(rows: Floats, kept: int) -> Indices:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from peer.consensus.codec import rows
-from peer.consensus.codec.blockwise import Floats
-from peer.consensus.codec.codec import Codec, tiles, weighted_mean
+from peer.consensus.codec.blockwise import Floats, inner_product, tiles
+from peer.consensus.codec.codec import Codec, weighted_mean
 from peer.consensus.protocol.block import VOID
 from peer.consensus.protocol.encoding import digest_of
 from peer.consensus.protocol.messages import BallotId
@@ -22,8 +22,6 @@ from peer.node.store.objects import ObjectStore
 
 LASTS_BYTES = 64 << 20
 """Decoded parts of the last committed mean that are kept: each is needed once per member."""
-SMALLEST, LARGEST = 1e-20, 1e30
-"""An inner product in float32 has lost nothing that counts if it lies between them."""
 
 
 class ReductionWorker:
@@ -95,8 +93,7 @@ class ReductionWorker:
         return digest_of(whole), whole
 
     def _row(self, sketch: rows.Sketch, values: Floats, payload: bytes, declared: float) -> bytes:
-        contribution = rows.contribution_on(self._codec, values, self._codec.decode(payload))
-        return rows.row_of(sketch, contribution, declared)
+        return rows.row_of(sketch.of_pieces(rows.contribution_on(self._codec, values, payload)), declared)
 
     def _fault_of(self, effect: CheckMean, me: str, whole: bytes, mine: bytes | None) -> str:
         """What is wrong with a mean; empty if nothing is."""
@@ -175,15 +172,3 @@ class _Last:
 
     values: Floats
     square: float
-
-
-def inner_product(left: Floats, right: Floats) -> float:
-    """Of two tiles: in float32, which is eight times as fast, unless that is too small or too large for it.
-
-    What it sums of a tile is off by 1e-6 of the norms at most; whoever compares allows a thousand times as much.
-    """
-    with np.errstate(invalid="ignore", over="ignore"):
-        product = float(np.dot(left, right))
-        if SMALLEST < abs(product) < LARGEST:
-            return product
-        return float(np.dot(left.astype(np.float64), right.astype(np.float64)))

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from peer.consensus.codec.codec import TILE, Codec
+from peer.consensus.codec.blockwise import TILE
+from peer.consensus.codec.codec import Codec
 from peer.consensus.codec.torch_codec import TorchCodec
 from peer.consensus.protocol.block import VOID, Update
 from peer.consensus.protocol.layout import Part, divide

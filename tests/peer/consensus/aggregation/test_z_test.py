@@ -65,9 +65,9 @@ def test_only_large_norms_are_unusual() -> None:
 def test_after_so_many_refusals_in_a_row_the_history_starts_anew() -> None:
     """The value with which it starts is refused as well; the next one is not, for a warm-up is on again."""
     usual = watch(BARE, [1.0, 1.1] * 5)[1]
-    scores, stat = watch(BARE, [10.0] * 3, usual)
+    scores, stat = watch(BARE, [10.0] * 2, usual)
     assert min(scores) > BARE.threshold
-    assert (stat.mean, stat.rejected) == (usual.mean, 3)
+    assert (stat.mean, stat.rejected) == (usual.mean, 2)
     scores, stat = watch(BARE, [10.0], stat)
     assert scores[0] > BARE.threshold
     assert stat == NormStats(10.0, 0.0, 1, 0)

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from peer.consensus.codec.codec import BLOCK, FLOAT16_MAX, TILE, Codec, Floats, tiles, weighted_mean
+from peer.consensus.codec.blockwise import BLOCK, FLOAT16_MAX, TILE, Floats, tiles
+from peer.consensus.codec.codec import Codec, weighted_mean
 
 vectors = arrays.arrays(np.float32, 7, elements=st.floats(-100, 100, width=32))
 
@@ -36,6 +37,13 @@ def test_nan_stays_nan() -> None:
     """Judging it is not the codec's business."""
     values = np.array([np.nan, 1.0], np.float32)
     assert np.isnan(Codec("float16").decode(Codec("float16").encode(values))).tolist() == [True, False]
+
+
+def test_every_float16_decodes_to_the_number_that_it_is() -> None:
+    every = np.arange(1 << 16, dtype="<u2")
+    assert np.array_equal(
+        Codec("float16").decode(every.tobytes()), every.view("<f2").astype(np.float32), equal_nan=True
+    )
 
 
 @pytest.mark.parametrize(("wire", "size"), [("float32", 4), ("float16", 2)])

@@ -69,7 +69,7 @@ def test_the_mean_is_stored_under_its_digest_and_told_on_the_loop() -> None:
     encoded_mean, shown = rows.taken_apart(whole, 2)
     assert encoded_mean == CODEC.encode(mean)
     sketch = rows.Sketch.drawn(place().anchor, 0, encoded_mean, 2)
-    assert shown == b"".join(rows.row_of(sketch, np.array(each, np.float32), 8.0) for each in ((1, 2), (3, 6)))
+    assert shown == b"".join(rows.row_of(sketch.of(np.array(each, np.float32)), 8.0) for each in ((1, 2), (3, 6)))
 
 
 def test_kept_parts_do_not_outlive_their_round_or_ballot() -> None:

@@ -425,7 +425,7 @@ def test_a_mean_of_more_than_its_givers_declared_is_found(made: RunOnDisk, copie
         mean = codec.of_means.encode(weighted_mean(given, weights, 0)[: part.size])
         values = codec.of_means.decode(mean)
         sketch = rows.Sketch.drawn(before.anchor, 0, mean, values.size)
-        shown = (rows.row_of(sketch, each, norm) for each, norm in zip(given, declared, strict=True))
+        shown = (rows.row_of(sketch.of(each), norm) for each, norm in zip(given, declared, strict=True))
         return mean + b"".join(shown)
 
     path = false_mean(made, copied, larger)
