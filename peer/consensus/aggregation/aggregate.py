@@ -92,7 +92,7 @@ def _judged(
     )
     newcomers = _newcomers(claims, counted, trusted)
     fresh = [record for record in records if round - record.seen <= FRESH]
-    telling = [record for record in fresh if record.peer in trusted]
+    telling: Sequence[PeerHistory] = [record for record in fresh if record.peer in trusted]
     if len(telling) < outliers.ENOUGH:  # of two one may lie, and old norms tell more than such a one
         telling = [record for record in records if record.peer in trusted] or fresh or records
     screened = _screen(standards, fresh, claims, layers, counted, newcomers, telling)
