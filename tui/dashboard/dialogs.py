@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -99,7 +100,7 @@ def draw_help(view: View, screen: str, title: str) -> Text:
     ink = view.ink
     last = (RECORDING, "Recording") if view.playback else (MY_PEER, "Your peer")
     parts = [
-        (name, [Text.assemble((f"  {key.name:<12}", ink.good), (key.help, ink.text)) for key in keys])
+        (name, [line for key in keys for line in _entry(view, key.name, ink.good, key.help)])
         for where, name in ((screen, title), (EVERYWHERE, "Everywhere"), last)
         if (keys := keys_of(where))
     ]
@@ -107,12 +108,27 @@ def draw_help(view: View, screen: str, title: str) -> Text:
         parts[-1][1].append(Text(f"  now off: {view.refusal}", style=ink.warn))
     states = [(f"{view.glyphs.sign(state)} {name:<13}", style_of(state.role, ink)) for name, state in STATES.items()]
     codes = [
-        Text.assemble((f"  {code:<12} ", ink.warn), (advice.short, ink.text))
-        for code, advice in sorted(PENALTY_PAGES.items())
+        line for code, advice in sorted(PENALTY_PAGES.items()) for line in _entry(view, code, ink.warn, advice.short)
     ]
     parts += [("What a peer does", _side_by_side(states, STATES_A_LINE)), ("Lanes of the rounds", _phases(view))]
     parts += [("Penalties: a contribution counts less", codes)]
     return Text("\n\n").join(Text("\n").join([Text(title, style=ink.strong), *lines]) for title, lines in parts)
+
+
+PAGE_COLUMNS, AROUND = 84, 9
+"""The width of a page (`.page` in the styles, at most 90 % of the screen), and what border, padding and bar take."""
+NAME_COLUMNS = 15
+
+
+def _entry(view: View, name: str, style: str, text: str) -> list[Text]:
+    """A name, and beside it what it means, on as many lines as that takes."""
+    width = min(PAGE_COLUMNS, 9 * view.width // 10) - AROUND - NAME_COLUMNS
+    names = (f"  {name}", *[""] * len(text))
+    lines = textwrap.wrap(text, max(20, width))
+    return [
+        Text.assemble((f"{first:<{NAME_COLUMNS}}", style), (line, view.ink.text))
+        for first, line in zip(names, lines, strict=False)
+    ]
 
 
 def _phases(view: View) -> list[Text]:

@@ -14,10 +14,12 @@ from tests.tui.dashboard.canned import Canned, dashboard, peer_id, swarm_of
 from tests.tui.dashboard.live import RECORDING, Attached
 from tests.tui.dashboard.screen import opened, press, settled, text_of
 from tui.dashboard.app import SCREENS, Dashboard, ExitReason
+from tui.dashboard.keys import MY_PEER, keys_of
 from tui.dashboard.styles import shown_state
 from tui.sources.replay import RecordingSource
 from tui.swarm.snapshot import SwarmState
 from tui.text.event_text import clock
+from tui.text.explain import PENALTY_PAGES
 
 
 def attached(source: Attached, *, read_only: bool = False) -> Dashboard:
@@ -330,6 +332,22 @@ async def test_help_names_every_screen_key_and_sign() -> None:
             assert word in text
         await press(pilot, "escape")
         assert "MISDECLARED" not in text_of(app)
+
+
+async def test_nothing_of_the_help_is_cut_on_a_small_screen() -> None:
+    app = attached(Attached())
+    async with opened(app, size=(80, 24)) as pilot:
+        await press(pilot, "question_mark")
+        pages = text_of(app)
+        for _ in range(6):
+            await press(pilot, "pagedown")
+            pages += text_of(app)
+    words = " ".join(word for word in pages.split() if word.strip("│▁▂▃▄▅▆▇█"))
+    told = [page.short.split()[-1] for page in PENALTY_PAGES.values()] + [
+        key.help.split()[-1] for key in keys_of(MY_PEER)
+    ]
+    for last in told:
+        assert last in words, last
 
 
 @pytest.mark.slow
