@@ -1,6 +1,6 @@
 """Which device holds which stage of which pipeline (DT-FM, arXiv:2206.01288), and what bounds that layout.
 
-`place` does all of it: `layout_search.evolve` puts the devices that can hold a stage into groups, one per stage; the
+`place` does all of it: `layout_search.search` puts the devices that can hold a stage into groups, one per stage; the
 shortest path through the groups says which stage each of them holds; matchings between neighbouring groups make the
 pipelines. Where devices have unlike speeds, pipelines are made and devices swapped by the cost of a step
 (`pipelines.composed`).
@@ -14,17 +14,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from peer.planning.placement.communication_cost import CommunicationCost, OnProgress
-from peer.planning.placement.layout_search import Effort, evolve, partitions, scored, usual
+from peer.planning.placement.layout_search import Effort, search, usual
 from peer.planning.placement.pairwise_network import Matrix, Network
 from peer.planning.placement.pipelines import LEAST, PipelineLayout, best_of, composed, perturbed
 from peer.planning.placement.stage_workload import Indices, PlacementProblem, StageWorkload, problem_of
 
-FEW = 2_000
-"""Up to this number of partitions all are scored instead of searched: eight devices have 105 at most, nine 280, ten
-945."""
 COMPOSED = 8
 """The number of layouts of a search for which pipelines are composed, where devices differ in speed."""
-QUICK = Effort(evaluations=2_000, patience=10, shaken=0)
+QUICK = Effort(evaluations=2_000, patience=20, shaken=0)
 """The effort for each smaller number of pipelines that may be better."""
 
 
@@ -149,12 +146,9 @@ def place(
 def _searched(
     problem: PlacementProblem, effort: Effort, seed: int, tell: OnProgress | None
 ) -> tuple[PipelineLayout, int]:
-    """The best pipelines, and the number of layouts that were considered; if there are few, all are."""
-    scorer, count = CommunicationCost(problem), partitions(problem)
-    if count <= FEW:
-        layouts, bounds_s = (np.concatenate(parts) for parts in zip(*scored(problem), strict=True))
-        return best_of(scorer, layouts, bounds_s, count), count
-    found = evolve(problem, effort, seed, tell=tell)
+    """The best pipelines, and the number of layouts that were considered."""
+    scorer = CommunicationCost(problem)
+    found = search(problem, effort, seed, tell=tell)
     best = best_of(scorer, found.layouts, found.costs_s, COMPOSED)
     if best.cost_s > found.cost_s * (1 + LEAST):
         best = perturbed(scorer, best, effort.shaken, np.random.default_rng(seed))
