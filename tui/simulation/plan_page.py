@@ -178,6 +178,7 @@ def describe_options(found: NoPlan) -> str:
     lines = [
         f"{question.spec.run.name}: {as_short(question.shape.parameters)} parameters, "
         f"{count(len(question.swarm), 'peer')}; not all of them hold it",
+        f"{found.why}",
         *assumptions(question.swarm),
         "",
         _way("=", options.whole),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from peer.planning.placement.stage_workload import StageWorkload
-from peer.planning.plan.model_shape import ModelShape, memory_of, stage_bytes
+from peer.planning.plan.cluster_cost import room_of_stage
+from peer.planning.plan.model_shape import ModelShape, stage_bytes
 from peer.schema.spec import RunSpec
 
 HALF_BYTES = 2
@@ -15,7 +16,7 @@ def work_of(shape: ModelShape, spec: RunSpec, stages: int, fastest_s: float) -> 
     whole = spec.inner.accumulation * cut_bytes(shape, spec.inner.sequences, spec.model.context)
     return StageWorkload(
         stages=stages, stage_bytes=stage_bytes(shape, spec, stages), cut_bytes=whole,
-        sync_steps=spec.round.steps, stage_memory_bytes=memory_of(shape, spec).device_bytes / stages,
+        sync_steps=spec.round.steps, stage_memory_bytes=room_of_stage(shape, spec, stages),
         compute_s=fastest_s / stages, micro_batches=spec.inner.accumulation,
     )  # fmt: skip
 
