@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from dht.errors import BadInput
+from peer.planning.placement.block_shares import StageHome
 from peer.planning.placement.place import QUICK, place
-from peer.planning.plan.block_dealing import StageHome
-from peer.planning.plan.cluster_cost import cluster_of, fewest_stages, no_cluster
+from peer.planning.plan.cluster_cost import cluster_of, fewest_stages, no_cluster, work_of
 from peer.planning.plan.home_cost import offload_tokens_per_s
 from peer.planning.plan.peer_set import on_one_device
 from peer.planning.plan.planning_problem import PlanningProblem
-from peer.planning.plan.replicas import work_of
 from peer.planning.plan.round_cost import step_seconds, step_tokens
 from peer.planning.plan.strategy import strategy_of
 from peer.schema.byte_text import format_bytes

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from dht.errors import BadInput
+from peer.planning.placement.block_shares import StageHome
 from peer.planning.placement.communication_cost import OnProgress
 from peer.planning.placement.pairwise_network import preset
 from peer.planning.placement.place import Placement, place
 from peer.planning.placement.stage_workload import StageWorkload
-from peer.planning.plan.block_dealing import StageHome
-from peer.planning.plan.cluster_cost import cluster_of, fewest_stages, no_cluster, room_of_stage
+from peer.planning.plan.cluster_cost import cluster_of, fewest_stages, no_cluster, room_of_stage, work_of
 from peer.planning.plan.coefficients import shipped
 from peer.planning.plan.model_shape import ModelShape, shape_of
 from peer.planning.plan.peer_set import (
@@ -28,7 +28,6 @@ from peer.planning.plan.peer_set import (
     refuse_count,
     step_between_s,
 )
-from peer.planning.plan.replicas import work_of
 from peer.planning.plan.round_cost import step_seconds, step_tokens
 from peer.planning.plan.strategy_search import seconds
 from peer.schema.byte_text import format_bytes

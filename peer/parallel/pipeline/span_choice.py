@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from dht.errors import BadInput
-from peer.planning.plan.block_dealing import HELD_BYTES, WIRE_BYTES, BlockLayout, StageHome, deal_blocks
+from peer.planning.placement.block_shares import HELD_BYTES, WIRE_BYTES, BlockLayout, StageHome, deal_blocks
 from peer.schema.ipc import Assignment, HomeOffer, StageHolder
 from peer.training.model.flat_parameters import Layer
 

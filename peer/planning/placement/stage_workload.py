@@ -89,7 +89,7 @@ class PlacementProblem:
         pipeline.
 
         The first piece fills the pipeline, then its slowest stage sets the pace: Σ e + (B − 1) · max e of a piece (AMP,
-        arXiv:2210.07297), as in `peer/planning/plan/replicas.py`.
+        arXiv:2210.07297), as in `peer/planning/plan/cluster_cost.py`.
         """
         filled_XM: Matrix = compute_XKM.sum(axis=1) + (self.micro_batches - 1) * compute_XKM.max(axis=1)
         return filled_XM / self.micro_batches

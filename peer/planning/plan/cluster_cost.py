@@ -1,15 +1,19 @@
-"""Homes that hold a model together: what each needs, how fast they are, and why some models are for no cluster."""
+"""Homes that hold a model together: what each needs, sends and computes, how fast they are, and why some models are for
+no cluster."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from peer.planning.plan.block_dealing import BlockLayout, StageHome, deal_blocks, stage_room_bytes
-from peer.planning.plan.model_shape import ModelShape, memory_of
+from peer.planning.placement.block_shares import BlockLayout, StageHome, deal_blocks, stage_room_bytes
+from peer.planning.placement.stage_workload import StageWorkload
+from peer.planning.plan.model_shape import ModelShape, memory_of, stage_bytes
 from peer.planning.plan.peer_set import HOME_FLOPS
 from peer.schema.settings import MOST_STAGES
 from peer.schema.spec import RunSpec
+
+HALF_BYTES = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,3 +82,20 @@ def no_cluster(shape: ModelShape, spec: RunSpec) -> str:
     if spec.start is not None:
         return f"{shared}; the model from which this run starts is so, and no setting changes it: whole peers train it"
     return f"{shared}; a run whose spec says model.config.tie_word_embeddings = false can be trained by a cluster"
+
+
+def work_of(shape: ModelShape, spec: RunSpec, stages: int, fastest_s: float) -> StageWorkload:
+    """What a stage of this model sends, needs and computes; `fastest_s` is the duration of an inner step on the
+    fastest peer alone."""
+    whole = spec.inner.accumulation * cut_bytes(shape, spec.inner.sequences, spec.model.context)
+    return StageWorkload(
+        stages=stages, stage_bytes=stage_bytes(shape, spec, stages), cut_bytes=whole,
+        sync_steps=spec.round.steps, stage_memory_bytes=room_of_stage(shape, spec, stages),
+        compute_s=fastest_s / stages, micro_batches=spec.inner.accumulation,
+    )  # fmt: skip
+
+
+def cut_bytes(shape: ModelShape, sequences: int, context: int) -> float:
+    """The bytes of the activations of one micro-batch at a cut, in 16 bit; the same amount comes back as gradients
+    (AMP, arXiv:2210.07297)."""
+    return HALF_BYTES * sequences * context * shape.width

@@ -10,7 +10,7 @@ import pytest
 
 from dht.errors import BadInput
 from peer.parallel.pipeline.span_choice import VALUE_BYTES, choose_spans, has_room, require_blocks
-from peer.planning.plan.block_dealing import HELD_BYTES, RECOMPUTED
+from peer.planning.placement.block_shares import HELD_BYTES, RECOMPUTED
 from peer.schema.ipc import Assignment, HomeOffer
 from peer.training.model.flat_parameters import Layer
 

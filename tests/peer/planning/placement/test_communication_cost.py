@@ -122,7 +122,7 @@ def test_a_pipeline_of_fast_devices_does_not_wait_for_a_slow_one_between_average
 @FIXED
 @given(stages=st.integers(1, 6), pipelines=st.integers(1, 4), micro_batches=st.integers(1, 9), seed=st.integers(0, 99))
 def test_computing_is_that_of_a_pipeline_that_fills(stages: int, pipelines: int, micro_batches: int, seed: int) -> None:
-    """As `peer/planning/plan/replicas.py` has it, of each column."""
+    """As `peer/planning/plan/cluster_cost.py` has it, of each column."""
     rng = np.random.default_rng(seed)
     work = replace(work_of(stages), compute_s=3.0, micro_batches=micro_batches)
     problem = problem_of(random_network(stages * pipelines, seed), work)

@@ -8,7 +8,7 @@ import pytest
 
 from dht.errors import BadInput
 from peer.parallel.pipeline.span_choice import choose_spans
-from peer.planning.plan.block_dealing import HELD_BYTES, StageHome
+from peer.planning.placement.block_shares import HELD_BYTES, StageHome
 from peer.planning.plan.cluster_cost import (
     cluster_of,
     fewest_stages,
