@@ -15,7 +15,8 @@ from dht.errors import BadInput
 from peer.planning.placement.block_shares import StageHome
 from peer.planning.placement.communication_cost import OnProgress
 from peer.planning.placement.pairwise_network import preset
-from peer.planning.placement.place import Placement, place
+from peer.planning.placement.place import place
+from peer.planning.placement.placed_pipelines import Placement
 from peer.planning.placement.stage_workload import StageWorkload
 from peer.planning.plan.cluster_cost import cluster_of, fewest_stages, no_cluster, room_of_stage, work_of
 from peer.planning.plan.coefficients import shipped

@@ -128,19 +128,23 @@ def _alone(work: ShardedWork, given: RanksProfile, *, offloads: bool) -> Sharded
 
 # ---- what a home can do that does not hold a model ----
 
+FROM_MAIN_MEMORY = "offload=yes"
 UPLOAD_BPS = 20e6
 """The assumed upload bandwidth of a home whose line was not measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WayToTrain:
-    """A way to train that the owner may choose. It is never chosen automatically: main memory is slower, and a
-    cluster needs other homes."""
+    """A way to train where a device cannot hold the model. Layers from main memory are taken by a peer whose owner
+    chose nothing; a cluster needs other homes, and is never chosen automatically."""
 
     setting: str
     """The setting, as `KEY=VALUE`."""
     words: str
     tokens_per_s: float
+
+    def in_words(self) -> str:
+        return f"{self.words}: about {self.tokens_per_s:,.0f} tokens/s"
 
 
 def ways_without_room(
@@ -157,7 +161,7 @@ def ways_without_room(
     aside = offload_tokens_per_s(shape, spec, room_bytes)
     if aside is not None and aside.main_bytes <= main_bytes:
         words = "layers from main memory"
-        found.append(WayToTrain(setting="offload=yes", words=words, tokens_per_s=aside.tokens_per_s))
+        found.append(WayToTrain(setting=FROM_MAIN_MEMORY, words=words, tokens_per_s=aside.tokens_per_s))
     together = smallest_cluster(shape, spec, room_bytes, upload_bps)
     if together is not None:
         words = f"a cluster of {together.homes} such homes, on lines of {upload_bps / 1e6:.0f} Mbit/s"

@@ -7,7 +7,8 @@ import numpy as np
 from peer.planning.placement.communication_cost import CommunicationCost
 from peer.planning.placement.pairwise_network import Network
 from peer.planning.placement.pipelines import composed
-from peer.planning.placement.place import Placement, in_order
+from peer.planning.placement.place import in_order
+from peer.planning.placement.placed_pipelines import Placement
 from peer.planning.placement.stage_workload import Indices, PlacementProblem, StageWorkload
 from tests.peer.planning.placement.every_layout import scored
 

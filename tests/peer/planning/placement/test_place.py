@@ -15,7 +15,8 @@ from dht.errors import BadInput
 from peer.planning.placement.communication_cost import CommunicationCost
 from peer.planning.placement.layout_search import Effort
 from peer.planning.placement.pairwise_network import Network, preset
-from peer.planning.placement.place import Placement, place
+from peer.planning.placement.place import place
+from peer.planning.placement.placed_pipelines import Placement
 from peer.planning.placement.stage_workload import StageWorkload, problem_of
 from peer.planning.placement.starting_layouts import block, random_layouts, striped
 from tests.peer.planning.placement.networks import KINDS, random_network
