@@ -20,15 +20,17 @@ FEW_STAGES = 8
 """Up to this number of stages the effort is whole."""
 SHAKEN = (2, 7)
 """The number of devices that change places at random: at least the first number, less than the second."""
+TOGETHER = 0.5
+"""The share of shakes in which devices move with the one that is nearest."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Effort:
     """How hard to search. The time needed is proportional to `evaluations`; nothing here looks at a clock."""
 
-    evaluations: int = 100_000
+    evaluations: int = 200_000
     """The largest number of layouts whose true cost is computed."""
-    patience: int = 200
+    patience: int = 400
     """The search ends after this number of climbs without a better layout."""
     kept: int = 8
     """The number of layouts that are kept and shaken."""
@@ -83,7 +85,7 @@ def search(problem: PlacementProblem, effort: Effort, seed: int, tell: OnProgres
         climbs, waited = climbs + 1, waited + 1
         if cost_s < costs.min():
             waited, history = 0, [*history, (scorer.scored, cost_s)]
-        if cost_s <= costs[at]:
+        if cost_s <= costs[at] and not (np.delete(costs, at) == cost_s).any():
             layouts[at], costs[at] = layout, cost_s
     order = costs.argsort(kind="stable")
     return Found(
@@ -116,12 +118,19 @@ def _next(
     if climbs % STRANGER == 0:
         return int(costs.argmax()), random_layouts(problem, 1, rng)[0]
     at = int(rng.integers(len(layouts)))
-    return at, shaken(layouts[at], rng)
+    return at, shaken(problem, layouts[at], rng)
 
 
-def shaken(layout_N: Indices, rng: np.random.Generator) -> Indices:
-    """The layout with a few devices in each other's places."""
+def shaken(problem: PlacementProblem, layout_N: Indices, rng: np.random.Generator) -> Indices:
+    """The layout with a few devices in each other's places; half the time each takes the device along that is nearest
+    to it, as another card of its home is."""
     layout = layout_N.copy()
-    places = rng.choice(len(layout), min(len(layout), int(rng.integers(*SHAKEN))), replace=False)
-    layout[places] = layout[np.roll(places, 1)]
+    drawn = rng.choice(len(layout), min(len(layout), int(rng.integers(*SHAKEN))), replace=False)
+    moving = [drawn]
+    if rng.random() < TOGETHER:
+        nearest = (problem.hop_s + np.diag(np.full(len(layout), np.inf))).argmin(axis=1)[drawn]
+        moving += [nearest] if len({*drawn.tolist(), *nearest.tolist()}) == 2 * len(drawn) else []
+    for devices in moving:
+        places = layout.argsort()[devices]
+        layout[places] = np.roll(devices, 1)
     return layout

@@ -75,7 +75,7 @@ def perturbed(scorer: CommunicationCost, found: PipelineLayout, times: int, rng:
     devices, placed = len(scorer.problem), scorer.problem.placed
     for _ in range(times if devices > 1 else 0):
         layout = np.concatenate([found.stages_KM.ravel(), _spares(scorer.problem, found.stages_KM)])
-        other = _polished(scorer, shaken(layout, rng)[:placed].reshape(found.stages_KM.shape))
+        other = _polished(scorer, shaken(scorer.problem, layout, rng)[:placed].reshape(found.stages_KM.shape))
         found = min(found, other, key=lambda each: each.cost_s)
     return found
 
