@@ -296,8 +296,12 @@ def test_what_pays_as_an_object(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_a_model_with_one_first_and_last_layer_is_not_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    """Which is said once, before what its peers may do."""
     assert main(["plan", "gpt2-small", "--peers", "3", "--memory", "1"]) != 0
-    assert "cluster" not in capsys.readouterr().out
+    page = " ".join(capsys.readouterr().out.split())
+    assert "stages=" not in page
+    assert page.count("share their weights, which two homes cannot") == 1
+    assert page.index("share their weights") < page.index("= the whole model")
 
 
 def test_where_nothing_helps_it_is_said(capsys: pytest.CaptureFixture[str]) -> None:
