@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from dht.atomic_files import write_atomic
 from dht.errors import BadInput, DiskFull, HomefiresError, MemoryFull, Unreachable
 from dht.process import loading
+from peer.device_room import other_ways, require_room, with_main_memory
 from peer.network.link.handle import LeaveRequested
 from peer.node.lifecycle.state import RETRY_S
 from peer.node.limits.policy import until_of, why_of
@@ -159,6 +160,8 @@ def _prepared(
     with ExitStack() as begun, raising_device_lost(devices[0]), raising_memory_full(devices[0]):
         fit = ranks = None
         if cluster is None:
+            if len(devices) == 1:
+                settings = with_main_memory(spec, settings, devices[0], session, again=again)
             if not settings.offload:
                 for device in devices:
                     require_room(spec, device, again=again, shares=_shares(settings, len(devices)))
@@ -225,50 +228,6 @@ def _say_where(
         session.emit(AlertRaised(level="info", code="OFFLOAD", text=text))
     else:
         session.emit(AlertRaised(level="info", code="FIT", text=text))
-
-
-ENOUGH = 0.75
-"""Who has so much of a whole device tries, whatever the estimate is."""
-
-
-def require_room(spec: RunSpec, device: torch.device, *, again: bool, shares: int = 1) -> None:
-    """Raises MemoryFull where others leave the device no room for the weights; `again`, after an attempt that found
-    none, for training with one sequence. BadInput for a device that is smaller than the weights. `shares`: of so many
-    devices that share the model."""
-    from peer.node.host.device import MAKE_ROOM, free_bytes, total_bytes
-    from peer.planning.plan.run_needs import needs_of
-    from peer.schema.byte_text import format_bytes
-
-    whole = total_bytes(device)
-    if not whole:
-        return
-    needs = needs_of(spec, chain_bytes=0)
-    weights, needed = needs.weights / shares, needs.least_device / shares
-    if whole < weights:
-        raise BadInput(
-            f"{device} has {format_bytes(whole)}, and the weights of {spec.run.name} alone take "
-            f"{format_bytes(weights)}; choose another device with --devices{other_ways(spec, whole)}, or join a run "
-            "with a smaller model"
-        )
-    free, least = free_bytes(device), min(needed, ENOUGH * whole) if again else weights
-    if free < least:
-        aside = other_ways(spec, free) if needed > whole else ""
-        raise MemoryFull(
-            f"others use {device}: {format_bytes(free)} of {format_bytes(whole)} free, about {format_bytes(needed)} "
-            f"needed; {MAKE_ROOM}{aside}"
-        )
-
-
-def other_ways(spec: RunSpec, room_bytes: float) -> str:
-    """What its owner may do where a run has no room on a device of so much: the rest of a sentence, empty where nothing
-    helps."""
-    from peer.node.host.processes import available_bytes
-    from peer.planning.plan.home_cost import ways_without_room
-    from peer.planning.plan.model_shape import shape_of
-    from peer.planning.plan.run_needs import needs_of
-
-    ways = ways_without_room(shape_of(spec), spec, room_bytes, available_bytes() - needs_of(spec, 0).main)
-    return "".join(f", or --set {way.setting} for {way.words}: about {way.tokens_per_s:,.0f} tokens/s" for way in ways)
 
 
 def _wait_for_room(why: str, session: Reporter, wait: Callable[[float], object], clock: Callable[[], float]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pydoc
+import re
 import sys
 import threading
 import time
@@ -20,6 +21,8 @@ import torch
 from dht.errors import BadInput, BadSpec, DeviceLost, DiskFull, HomefiresError, MemoryFull, Unreachable
 from dht.identity import Identity
 from dht.records import Genesis
+from peer import startup
+from peer.device_room import require_room, with_main_memory
 from peer.network.link.handle import LeaveRequested
 from peer.node.host import device, processes
 from peer.node.limits.desired_state import PAUSED_WHY, Intent
@@ -44,7 +47,6 @@ from peer.startup import (
     prepare,
     ranks_for,
     report_halved,
-    require_room,
     require_sound,
     run_doctor,
 )
@@ -260,7 +262,55 @@ def test_one_device_is_helped_by_main_memory_only_where_a_dry_run_found_it_neede
     assert ranks_for(spec, settings, (torch.device("cpu"),), None) is not None, "nothing was tried"
 
 
-def test_what_main_memory_would_cost_is_said_and_not_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_takes_layers_from_main_memory_where_its_device_could_never_hold_the_run(
+    said: list[Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a plan recommends to the commonest home, and said in one line; not where the device holds it, where main
+    memory does not, on a processor, or for an adapter."""
+    large, card, main = load("llama-1b"), torch.device("cuda"), [256 * GIB]
+    monkeypatch.setattr(processes, "available_bytes", lambda: main[0])
+    monkeypatch.setattr(device, "total_bytes", lambda chosen: 8 * GIB)
+
+    def offloads(spec: RunSpec, chosen: torch.device, *, again: bool = False) -> bool:
+        settings = with_main_memory(spec, PeerSettings(), chosen, Reporter(said.append), again=again)
+        return replace(settings, offload=False) == PeerSettings() and settings.offload
+
+    assert offloads(large, card)
+    assert offloads(large, card, again=True)
+    (alert,) = alerts(said)
+    assert re.fullmatch(
+        r"cuda has 8.6 GB and the run needs about 24.7 GB: what it cannot hold is trained with layers from main "
+        r"memory: about [\d,]+ tokens/s; or --set stages=3 for a cluster of 3 such homes.* tokens/s",
+        alert.text,
+    )
+    adapted = replace(large, start=StartTable(model="a", digest="0" * 64), adapter=AdapterTable())
+    assert not offloads(large, torch.device("cpu"))
+    assert not offloads(adapted, card)
+    main[0] = 16 * GIB
+    assert not offloads(large, card)
+    monkeypatch.setattr(device, "total_bytes", lambda chosen: 80 * GIB)
+    main[0] = 256 * GIB
+    assert not offloads(large, card)
+
+
+def test_a_dry_run_may_use_main_memory_where_that_is_recommended(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Seen(Exception):
+        pass
+
+    def fit_for(spec: RunSpec, settings: PeerSettings, *rest: object) -> None:
+        raise Seen(settings.offload)
+
+    least = needs_of(start.spec, 0).least_device
+    monkeypatch.setattr(startup, "fit_for", fit_for)
+    monkeypatch.setattr(device, "choose_devices", lambda wanted: (torch.device("cuda"),))
+    for room, offloads in ((round(0.9 * least), True), (least, False)):
+        monkeypatch.setattr(device, "total_bytes", lambda chosen, room=room: room)
+        monkeypatch.setattr(device, "free_bytes", lambda chosen, room=room: room)
+        with pytest.raises(Seen, match=str(offloads)):
+            start.prepare()
+
+
+def test_what_main_memory_would_cost_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the device would never hold it; one that others fill for now is another matter."""
     large, card = load("llama-1b"), torch.device("cuda")
     deep = replace(

@@ -31,7 +31,10 @@ class PlanCommand(PlanOptions, Command):
         found = answer(self)
         if isinstance(found, NoPlan):
             _show(options_to_json(found) if self.as_json else describe_options(found))
-            raise found.why
+            found.require_way()
+            if self.write:
+                raise BadInput(f"{found.why}; --write {self.write} is for peers that all hold the model as it is")
+            return 0
         _show(to_json(found) if self.as_json else describe(found))
         if self.data:
             self._look_at_data(dump(found.spec))

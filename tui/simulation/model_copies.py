@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from dht.errors import BadInput
+from peer.planning.placement.block_shares import StageHome
 from peer.planning.placement.place import QUICK, place
-from peer.planning.plan.home_cost import has_head, offload_tokens_per_s, pipeline_tokens_per_s, stage_room
+from peer.planning.plan.cluster_cost import cluster_of, fewest_stages, no_cluster, work_of
+from peer.planning.plan.home_cost import offload_tokens_per_s
 from peer.planning.plan.peer_set import on_one_device
 from peer.planning.plan.planning_problem import PlanningProblem
-from peer.planning.plan.replicas import work_of
 from peer.planning.plan.round_cost import step_seconds, step_tokens
 from peer.planning.plan.strategy import strategy_of
 from peer.schema.byte_text import format_bytes
@@ -86,32 +87,27 @@ def _from_main_memory(question: PlanningProblem, peers: list[int]) -> ModelCopie
 def _clusters(question: PlanningProblem, peers: list[int]) -> ModelCopies | None:
     """Clusters of the smallest number of homes that can hold the model; as many clusters as are fastest in total."""
     spec, shape, swarm = question.spec, question.shape, on_one_device(question.swarm)
-    if not has_head(shape):
+    if no_cluster(shape, spec):
         return None
     rooms, flops = [question.room_bytes[peer] for peer in peers], _flops(question, peers)
-    for stages in range(2, min(len(peers), shape.blocks) + 1):
-        needed = stage_room(shape, spec, stages)
-        if sum(room >= needed for room in rooms) >= stages:
-            break
-    else:
+    stages = fewest_stages(shape, spec, rooms, least=2)
+    if stages is None:
         return None
     fastest = max(flops)
     step_s = step_tokens(spec) * shape.flops_per_token(spec.model.context) / fastest
     try:
         layout = place(
-            swarm.network.only(peers).both_ways(),
-            replace(work_of(shape, spec, stages, step_s), stage_memory_bytes=needed),
-            memory_bytes=rooms, speeds=[each / fastest for each in flops], fewer=True, effort=QUICK,
+            swarm.network.only(peers).both_ways(), work_of(shape, spec, stages, step_s), memory_bytes=rooms,
+            speeds=[each / fastest for each in flops], fewer=True, effort=QUICK,
         )  # fmt: skip
     except BadInput:
         return None
-    forecasts = [
-        pipeline_tokens_per_s(
-            shape, spec, [flops[at] for at in pipeline], [rooms[at] for at in pipeline],
-            [swarm.machines[peers[at]].upload_bps for at in pipeline],
-        )
-        for pipeline in layout.pipelines
-    ]  # fmt: skip
+    per_token = shape.flops_per_token(spec.model.context)
+    homes = [
+        StageHome(tokens_per_s=speed / per_token, room_bytes=room, upload_bps=swarm.machines[peer].upload_bps)
+        for peer, room, speed in zip(peers, rooms, flops, strict=True)
+    ]
+    forecasts = [cluster_of(shape, [homes[at] for at in pipeline]) for pipeline in layout.pipelines]
     made = [each for each in forecasts if each is not None]
     words = f"{count(len(made), 'cluster')} of {stages} homes (stages={stages})"
     names = tuple(tuple(layout.names[at] for at in pipeline) for pipeline in layout.pipelines)

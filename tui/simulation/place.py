@@ -12,18 +12,27 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from dht.errors import BadInput
+from peer.planning.placement.block_shares import StageHome
 from peer.planning.placement.communication_cost import OnProgress
 from peer.planning.placement.pairwise_network import preset
-from peer.planning.placement.place import Placement, place
+from peer.planning.placement.place import place
+from peer.planning.placement.placed_pipelines import Placement
 from peer.planning.placement.stage_workload import StageWorkload
+from peer.planning.plan.cluster_cost import cluster_of, fewest_stages, no_cluster, room_of_stage, work_of
 from peer.planning.plan.coefficients import shipped
-from peer.planning.plan.home_cost import has_head
-from peer.planning.plan.model_shape import ModelShape, memory_of, shape_of
-from peer.planning.plan.peer_set import MAX_MEMBERS, PeerSet, peers_in_regions, refuse_count, step_between_s
-from peer.planning.plan.replicas import work_of
-from peer.planning.plan.round_cost import step_seconds
+from peer.planning.plan.model_shape import ModelShape, shape_of
+from peer.planning.plan.peer_set import (
+    MAX_MEMBERS,
+    PeerSet,
+    on_one_device,
+    peers_in_regions,
+    refuse_count,
+    step_between_s,
+)
+from peer.planning.plan.round_cost import step_seconds, step_tokens
 from peer.planning.plan.strategy_search import seconds
 from peer.schema.byte_text import format_bytes
+from peer.schema.settings import MOST_STAGES
 from peer.schema.spec import RunSpec
 from tui.simulation.machines import peers_of
 from tui.simulation.plan_options import PlaceOptions
@@ -43,6 +52,8 @@ class Placed:
     placement: Placement
     between_s: tuple[float, float]
     """Nine in ten steps last between these seconds."""
+    tokens_per_s: float
+    """Of all clusters together while many micro-batches are under way, as `plan` says it; 0 for whole models."""
 
 
 def find(asked: PlaceOptions, tell: OnProgress | None = None) -> Placed:
@@ -51,10 +62,12 @@ def find(asked: PlaceOptions, tell: OnProgress | None = None) -> Placed:
     spec = asked.choose()
     shape = shape_of(spec, asked.parameters)
     swarm = _spread_over(asked) if asked.preset else peers_of(asked.peers, spec, asked.machine)
-    step_s = [step_seconds(shape, spec, machine, shipped(), swarm) for machine in swarm.machines]
     memory_bytes = [1e9 * machine.memory_gb or UNKNOWN for machine in swarm.machines]
+    stages = _stages(asked.stages, spec, shape, memory_bytes)
+    swarm = swarm if stages == 1 else on_one_device(swarm)
+    step_s = [step_seconds(shape, spec, machine, shipped(), swarm) for machine in swarm.machines]
     speeds = [min(step_s) / each for each in step_s]
-    work = work_of(shape, spec, _stages(asked.stages, spec, shape, memory_bytes), min(step_s))
+    work = work_of(shape, spec, stages, min(step_s))
     network = swarm.network if asked.preset else swarm.network.both_ways()
     found = place(
         network, work, memory_bytes=memory_bytes, speeds=speeds,
@@ -63,21 +76,45 @@ def find(asked: PlaceOptions, tell: OnProgress | None = None) -> Placed:
     return Placed(
         spec=spec, shape=shape, swarm=swarm, work=work, placement=found,
         between_s=step_between_s(swarm, work, speeds, found),
+        tokens_per_s=0.0 if stages == 1 else _tokens_per_s(spec, shape, swarm, step_s, found),
     )  # fmt: skip
 
 
 def _stages(asked: int, spec: RunSpec, shape: ModelShape, memory_bytes: list[float]) -> int:
-    """The number of stages: as asked for, or the smallest for which a stage fits on enough peers."""
-    most = min(shape.blocks, len(memory_bytes))
+    """The number of stages: as asked for, or the smallest for which a stage fits on enough peers. Raises BadInput if
+    there is none, or if no cluster can train the run."""
+    why = no_cluster(shape, spec)
     if asked:
         if not 1 <= asked <= shape.blocks:
             raise BadInput(f"--stages is {asked}; a model of {count(shape.blocks, 'block')} has 1 to as many")
+        if asked > MOST_STAGES:
+            raise BadInput(f"--stages is {asked}; a cluster has at most {MOST_STAGES} homes")
+        if asked > 1 and why:
+            raise BadInput(f"--stages is {asked}; {why}")
         return asked
-    needed = memory_of(shape, spec).device_bytes
-    for stages in range(1, most + 1):
-        if sum(held >= needed / stages for held in memory_bytes) >= stages:
-            return stages
-    raise BadInput(f"{format_bytes(needed)} fit on no {most} of these peers, however the model is cut")
+    stages = fewest_stages(shape, spec, memory_bytes)
+    if stages is not None and (stages == 1 or not why):
+        return stages
+    whole = format_bytes(room_of_stage(shape, spec, 1))
+    most = min(shape.blocks, len(memory_bytes))
+    raise BadInput(
+        f"{whole} fit on none of these peers; {why}" if why
+        else f"{whole} fit on no {most} of these peers, however the model is cut into whole blocks"
+    )  # fmt: skip
+
+
+def _tokens_per_s(
+    spec: RunSpec, shape: ModelShape, swarm: PeerSet, step_s: list[float], layout: Placement
+) -> float:  # fmt: skip
+    """The speed of all clusters together, by the dealing of blocks that their leads do."""
+    homes = [
+        StageHome(
+            tokens_per_s=step_tokens(spec) / each_s, room_bytes=1e9 * machine.memory_gb, upload_bps=machine.upload_bps
+        )
+        for machine, each_s in zip(swarm.machines, step_s, strict=True)
+    ]
+    made = [cluster_of(shape, [homes[peer] for peer in pipeline]) for pipeline in layout.pipelines]
+    return sum(each.tokens_per_s for each in made if each is not None)
 
 
 # ---- the peers ----
@@ -130,6 +167,8 @@ def describe(found: Placed) -> str:
     lines += ["", *layout.explained().splitlines()]
     between = " and ".join(map(seconds, found.between_s))
     lines.append(f"nine in ten steps between {between}, an assumption: no pipeline was measured")
+    if found.tokens_per_s:
+        lines.append(f"about {found.tokens_per_s:,.0f} tokens/s in all where many micro-batches are under way")
     return page([*lines, *_set_up(found)])
 
 
@@ -138,11 +177,6 @@ def _set_up(found: Placed) -> list[str]:
     layout, stages = found.placement, found.work.stages
     if stages == 1:
         return []
-    if not has_head(found.shape):
-        return [
-            "no run of this spec can be set up so: the model's first and last layer are one; "
-            "set model.config.tie_word_embeddings = false"
-        ]
     lines = [
         f"to set it up: run.founders = {len(layout.pipelines)}, and of each pipeline the first joins with "
         f"--set stages={stages} and gives the others the line of homefires cluster invite, for --cluster"
@@ -164,7 +198,7 @@ def to_json(found: Placed) -> str:
         "peers": list(layout.names), "assumed": list(found.swarm.assumed),
         "pipelines": [[layout.names[peer] for peer in peers] for peers in layout.pipelines],
         "spares": [layout.names[peer] for peer in layout.spares], "ranks": layout.ranks(), "step_s": layout.cost_s,
-        "low_s": found.between_s[0], "high_s": found.between_s[1],
+        "tokens_per_s": found.tokens_per_s, "low_s": found.between_s[0], "high_s": found.between_s[1],
         "averaging_s": layout.data_parallel_s, "passing_s": layout.pipeline_s, "computing_s": layout.compute_s,
         "note": layout.note, "evaluations": layout.evaluations,
         "bounds": [

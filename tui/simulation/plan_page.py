@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 
+from peer.planning.plan.cluster_cost import no_cluster
 from peer.planning.plan.model_shape import memory_of
 from peer.planning.plan.peer_set import Machine, PeerSet
 from peer.planning.plan.round_cost import MOST, RoundCost
@@ -178,6 +179,8 @@ def describe_options(found: NoPlan) -> str:
     lines = [
         f"{question.spec.run.name}: {as_short(question.shape.parameters)} parameters, "
         f"{count(len(question.swarm), 'peer')}; not all of them hold it",
+        str(found.why),
+        *filter(None, [no_cluster(question.shape, question.spec)]),
         *assumptions(question.swarm),
         "",
         _way("=", options.whole),

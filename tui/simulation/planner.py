@@ -51,6 +51,11 @@ class NoPlan:
     why: NothingFits
     options: CopyOptions
 
+    def require_way(self) -> None:
+        """Raises BadInput if those that cannot hold the model have no other way to train it."""
+        if not self.options.others:
+            raise BadInput(f"{self.why}; leave that peer out, or train a smaller model")
+
 
 def answer(plan: PlanOptions) -> PlanAnswer | NoPlan:
     """Search for the best strategy. Raises BadInput for peers and models that do not fit together."""

@@ -18,8 +18,9 @@ from peer.network.link.handle import LeaveRequested
 from peer.node.telemetry.reporter import Reporter
 from peer.parallel.cluster.home_offer import measure_offer
 from peer.parallel.cluster.home_suspicion import HomeSuspicion
-from peer.parallel.pipeline.span_choice import HELD_BYTES, Wire, choose_spans, has_room, require_blocks
+from peer.parallel.pipeline.span_choice import Wire, choose_spans, has_room, require_blocks
 from peer.parallel.pipeline.stage_model import model_layers, require_cuttable
+from peer.planning.placement.block_shares import HELD_BYTES
 from peer.planning.plan.model_shape import shape_of
 from peer.schema.events import Event
 from peer.schema.ipc import (

@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from dht.errors import BadSpec
+from peer.planning.plan.cluster_cost import no_cluster
+from peer.planning.plan.model_shape import shape_of
 from peer.schema.architectures import ARCHITECTURES
 from peer.schema.spec import RunSpec
 from peer.training.model.build import build, build_cut, build_meta, next_token_logits
@@ -132,15 +134,10 @@ def initial_layer_digests(spec: RunSpec) -> tuple[bytes, ...]:
 
 def require_cuttable(spec: RunSpec) -> None:
     """Raises BadSpec for a model whose stages would not compute the same as the whole model."""
-    if spec.adapter is not None:
-        raise BadSpec("a run with [adapter] is trained by whole peers, and by no cluster")
+    if why := no_cluster(shape_of(spec), spec):
+        raise BadSpec(why)
     tried = replace(spec, model=replace(spec.model, config=_small(spec), tokenizer="bytes"), start=None)
     whole, layers = build(tried), model_layers(tried)
-    if _is_tied(whole):
-        raise BadSpec(
-            "this model's first and last layer share their weights, which two homes cannot; a run whose spec says "
-            "model.config.tie_word_embeddings = false can be trained by a cluster"
-        )
     if balance_coefficient(whole):
         raise BadSpec(
             f"the routers of a {spec.model.architecture} model are balanced over all of its blocks, which no home has "
@@ -206,8 +203,3 @@ class _DropoutCount(TorchFunctionMode):
         if func is nn.functional.dropout and named.get("training", True) and share > 0:
             self.count += 1
         return func(*args, **named)
-
-
-def _is_tied(model: nn.Module) -> bool:
-    names: Any = model
-    return names.get_output_embeddings().weight is names.get_input_embeddings().weight

@@ -1,7 +1,6 @@
 """Open-loop paths: the order in which to visit all groups so that the path is shortest, with free ends.
 
-Held and Karp's dynamic programming over subsets, for many graphs at a time, from both ends to the middle: a path of K
-nodes is two halves that meet, and since the graphs are symmetric one table serves both.
+Held and Karp's dynamic programming over subsets, for many graphs at a time.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import numpy as np
 from peer.planning.placement.pairwise_network import Matrix
 from peer.planning.placement.stage_workload import Indices, Vector
 
-EXACT = 14
+EXACT = 10
 """Up to this number of nodes the path is the shortest. Beyond it, no exchange of two links can shorten the path."""
 STARTS = 2
 """Beyond `EXACT` nodes, the number of first nodes that are tried for a path's length. For the path itself all nodes
@@ -29,119 +28,67 @@ def path_lengths(edges_BKK: Matrix) -> Vector:
     count, nodes, _ = edges_BKK.shape
     if nodes == 1 or not count:
         return np.zeros(count)
+    widest = STARTS * nodes * nodes if nodes > EXACT else max(before.size for before, _ in _subsets(nodes).steps)
+    step = max(1, AT_ONCE // widest)
+    chunks = (edges_BKK[at : at + step] for at in range(0, count, step))
     if nodes > EXACT:
-        step = max(1, AT_ONCE // (STARTS * nodes * nodes))
-        return np.concatenate([_good_paths(edges_BKK[at : at + step], STARTS)[1] for at in range(0, count, step)])
-    halves = _halves(nodes)
-    edges_EB = edges_BKK.reshape(count, -1).T
-    step = max(1, AT_ONCE // halves.widest)
-    chunks = [_lengths(halves, edges_EB[:, at : at + step]) for at in range(0, count, step)]
-    return np.concatenate(chunks) if chunks else np.empty(0)
+        return np.concatenate([_good_paths(chunk, STARTS)[1] for chunk in chunks])
+    return np.concatenate([_levels(_subsets(nodes), chunk)[-1].min(axis=0) for chunk in chunks])
 
 
 def shortest_path(edges_KK: Matrix) -> list[int]:
     """The nodes in the order of the shortest path through all of them."""
     nodes = len(edges_KK)
-    if nodes == 1:
-        return [0]
     if nodes > EXACT:
         return [int(node) for node in _good_paths(edges_KK[None], nodes)[0][0]]
-    halves = _halves(nodes)
-    edges_E1 = np.ascontiguousarray(edges_KK).reshape(-1, 1)
-    levels = _levels(halves, edges_E1)
-    first, second, link = halves.joins
-    low, high = levels[nodes // 2 - 1], levels[-1]
-    at = int((low[first] + edges_E1[link] + high[second])[:, 0].argmin())
-    left = _traced(halves, levels, edges_E1, nodes // 2 - 1, int(first[at]))
-    right = _traced(halves, levels, edges_E1, len(levels) - 1, int(second[at]))
-    return left[::-1] + right
+    subsets = _subsets(nodes)
+    levels = _levels(subsets, edges_KK[None])
+    at, path = int(levels[-1].argmin()), []
+    for number in reversed(range(nodes)):
+        path.append(subsets.last[number][at])
+        if number:
+            before, taken = subsets.steps[number - 1]
+            at = int(before[at][(levels[number - 1][before[at], 0] + edges_KK.ravel()[taken[at]]).argmin()])
+    return path[::-1]
 
 
 # ---- exact ----
 
 
 @dataclass(frozen=True)
-class _Halves:
-    """Index tables for the exact search. A state is a subset of nodes together with the last one visited."""
+class _Subsets:
+    """Index tables for the exact search. A state is a subset of nodes together with the last one visited; a level
+    holds the states of all subsets of one size."""
 
-    nodes: int
-    states: tuple[list[tuple[int, int]], ...]
+    last: tuple[list[int], ...]
+    """For each level, the last node of each state."""
     steps: tuple[tuple[Indices, Indices], ...]
     """For each level from the second, two arrays of shape (states, subset size − 1): the previous state, and the
     edge taken."""
-    joins: tuple[Indices, Indices, Indices]
-    """Three arrays of shape (joins,): the state of one half, the state of the other, and the edge between them."""
-    widest: int
 
 
 @cache
-def _halves(nodes: int) -> _Halves:
-    states: list[list[tuple[int, int]]] = []
-    where: list[dict[tuple[int, int], int]] = []
-    steps = []
-    for size in range(1, nodes - nodes // 2 + 1):
-        level = [
-            (sum(1 << node for node in subset), last) for subset in combinations(range(nodes), size) for last in subset
-        ]
-        if size > 1:
-            steps.append(_steps(level, where[-1], nodes))
-        states.append(level)
-        where.append({state: at for at, state in enumerate(level)})
-    joins = _joins(states[nodes // 2 - 1], where[nodes // 2 - 1], where[-1], nodes)
-    widest = max(len(joins[0]), *(before.size for before, _ in steps)) if steps else len(joins[0])
-    return _Halves(nodes=nodes, states=tuple(states), steps=tuple(steps), joins=joins, widest=widest)
+def _subsets(nodes: int) -> _Subsets:
+    last, steps, below = [list(range(nodes))], [], {(1 << node, node): node for node in range(nodes)}
+    for size in range(2, nodes + 1):
+        states = [(subset, end) for subset in combinations(range(nodes), size) for end in subset]
+        keys = [(sum(1 << node for node in subset), end) for subset, end in states]
+        others = [[node for node in subset if node != end] for subset, end in states]
+        before = [[below[key ^ 1 << end, node] for node in rest] for (key, end), rest in zip(keys, others, strict=True)]
+        taken = [[node * nodes + end for node in rest] for (_, end), rest in zip(keys, others, strict=True)]
+        steps.append((np.array(before), np.array(taken)))
+        last.append([end for _, end in states])
+        below = {key: at for at, key in enumerate(keys)}
+    return _Subsets(tuple(last), tuple(steps))
 
 
-def _steps(level: list[tuple[int, int]], below: dict[tuple[int, int], int], nodes: int) -> tuple[Indices, Indices]:
-    before, taken = [], []
-    for subset, last in level:
-        rest = subset ^ 1 << last
-        others = [node for node in range(nodes) if rest >> node & 1]
-        before.append([below[rest, node] for node in others])
-        taken.append([node * nodes + last for node in others])
-    return np.array(before), np.array(taken)
-
-
-def _joins(
-    level: list[tuple[int, int]], low: dict[tuple[int, int], int], high: dict[tuple[int, int], int], nodes: int
-) -> tuple[Indices, Indices, Indices]:
-    everything = (1 << nodes) - 1
-    found = [
-        (low[subset, last], high[everything ^ subset, node], last * nodes + node)
-        for subset, last in level
-        # Of two halves of one size either may be called the first.
-        if nodes % 2 or subset & 1
-        for node in range(nodes)
-        if not subset >> node & 1
-    ]
-    first, second, link = np.array(found).T
-    return first, second, link
-
-
-def _levels(halves: _Halves, edges_EB: Matrix) -> list[Matrix]:
-    levels = [np.zeros((len(halves.states[0]), edges_EB.shape[1]))]
-    for before, taken in halves.steps:
+def _levels(subsets: _Subsets, edges_BKK: Matrix) -> list[Matrix]:
+    """For each level, shape (states, B): the length of the shortest path of each state."""
+    edges_EB = np.ascontiguousarray(edges_BKK.reshape(len(edges_BKK), -1).T)
+    levels = [np.zeros((len(subsets.last[0]), len(edges_BKK)))]
+    for before, taken in subsets.steps:
         levels.append((levels[-1][before] + edges_EB[taken]).min(axis=1))
     return levels
-
-
-def _lengths(halves: _Halves, edges_EB: Matrix) -> Vector:
-    levels = _levels(halves, np.ascontiguousarray(edges_EB))
-    first, second, link = halves.joins
-    low = levels[halves.nodes // 2 - 1]
-    lengths: Vector = (low[first] + edges_EB[link] + levels[-1][second]).min(axis=0)
-    return lengths
-
-
-def _traced(halves: _Halves, levels: list[Matrix], edges_E1: Matrix, level: int, at: int) -> list[int]:
-    """The nodes of a half, from its last to its first."""
-    nodes = [halves.states[level][at][1]]
-    while level:
-        before, taken = halves.steps[level - 1]
-        choice = int((levels[level - 1][before[at]] + edges_E1[taken[at]])[:, 0].argmin())
-        at, level = int(before[at][choice]), level - 1
-        nodes.append(halves.states[level][at][1])
-    return nodes
 
 
 # ---- many nodes ----

@@ -1,8 +1,7 @@
 """From groups to pipelines: which device of one group is followed by which of the next, and how long a step then takes.
 
 Where all devices compute at the same speed, only links matter: every cut is as fast as its matching can be. Where they
-do not, links and computation compete, and pipelines are chosen by their cost: all of them are tried where they are few;
-otherwise devices are swapped while that helps.
+do not, links and computation compete, and pipelines are chosen by their cost: devices are swapped while that helps.
 
 Symbols: X ways to make pipelines; K stages; M pipelines. A column of (K, M) is a pipeline, a row a stage.
 """
@@ -10,29 +9,20 @@ Symbols: X ways to make pipelines; K stages; M pipelines. A column of (K, M) is 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
-from itertools import permutations, product
-from math import factorial
 
 import numpy as np
 
 from peer.planning.placement.communication_cost import CommunicationCost, best_matching, pace_s
+from peer.planning.placement.layout_search import shaken
 from peer.planning.placement.pairwise_network import Matrix
-from peer.planning.placement.paths import path_lengths, shortest_path
+from peer.planning.placement.paths import shortest_path
 from peer.planning.placement.stage_workload import Indices, PlacementProblem, Vector
 
-MOST_WAYS = 5_040
-"""The largest number of ways to compose pipelines of given groups that are all tried: two stages of seven devices,
-three of four, five of two."""
-MOST_STAGES = 8
-"""Up to this number of stages the best order is searched for each of these ways."""
 AT_ONCE, ENTRIES = 512, 1 << 21
 """AT_ONCE swaps are scored together, and the best of them is made if it helps. ENTRIES limits the entries of
 averaging at one time."""
 LOOKED_AT = 20_000
 """The number of swaps that are tried before the search ends. 64 devices have 2,016."""
-SHAKEN = (2, 7)
-"""The number of devices that change places at random: at least the first number, less than the second."""
 LEAST = 1e-9
 """A gain below this share of the cost counts as rounding."""
 
@@ -54,8 +44,7 @@ def composed(scorer: CommunicationCost, groups_KM: Indices, *, ordered: bool = F
     """The best pipelines found for these groups. With `ordered`, row k is stage k; otherwise the stages may have any
     order.
 
-    The result is the best possible where all devices compute equally fast, and where there are few ways to compose
-    pipelines.
+    The result is the best possible where all devices compute equally fast.
     """
     problem, groups_KM = scorer.problem, np.sort(groups_KM, axis=1)
     order = range(problem.stages) if ordered else _order(scorer, groups_KM)
@@ -63,9 +52,6 @@ def composed(scorer: CommunicationCost, groups_KM: Indices, *, ordered: bool = F
     linked_KM = _by_links(scorer, stages_KM)
     if problem.alike or problem.stages == 1 or problem.pipelines == 1:
         return PipelineLayout(stages_KM=linked_KM, cost_s=_cost_s(scorer, linked_KM))
-    ways = factorial(problem.pipelines) ** (problem.stages - 1)
-    if ways <= MOST_WAYS and (ordered or problem.stages <= MOST_STAGES):
-        return _best_of_all(scorer, stages_KM, ordered=ordered)
     starts = (linked_KM, _by_speeds(problem, stages_KM))
     return min((_settled(scorer, start) for start in starts), key=lambda found: found.cost_s)
 
@@ -89,9 +75,7 @@ def perturbed(scorer: CommunicationCost, found: PipelineLayout, times: int, rng:
     devices, placed = len(scorer.problem), scorer.problem.placed
     for _ in range(times if devices > 1 else 0):
         layout = np.concatenate([found.stages_KM.ravel(), _spares(scorer.problem, found.stages_KM)])
-        places = rng.choice(devices, min(devices, int(rng.integers(*SHAKEN))), replace=False)
-        layout[places] = layout[np.roll(places, 1)]
-        other = _polished(scorer, layout[:placed].reshape(found.stages_KM.shape))
+        other = _polished(scorer, shaken(scorer.problem, layout, rng)[:placed].reshape(found.stages_KM.shape))
         found = min(found, other, key=lambda each: each.cost_s)
     return found
 
@@ -133,30 +117,6 @@ def _edges(problem: PlacementProblem, stages_XKM: Indices) -> Matrix:
     """Shape (X, K, K): the slowest link between two stages within a pipeline."""
     edges_XKK: Matrix = problem.hop_s[stages_XKM[:, :, None], stages_XKM[:, None, :]].max(axis=3)
     return edges_XKK
-
-
-# ---- the best of all ----
-
-
-def _best_of_all(scorer: CommunicationCost, stages_KM: Indices, *, ordered: bool) -> PipelineLayout:
-    problem = scorer.problem
-    ways_XKM = np.take_along_axis(stages_KM[None], _ways(problem.stages, problem.pipelines), axis=2)
-    if ordered:
-        costs = costs_s(scorer, ways_XKM)
-    else:
-        talk_s = scorer.exchanges(stages_KM[None]).max() + path_lengths(_edges(problem, ways_XKM))
-        costs = _with_computing(problem, talk_s, ways_XKM)
-    best_KM = ways_XKM[costs.argmin()]
-    if not ordered:
-        best_KM = _reordered(scorer, best_KM)
-    return PipelineLayout(stages_KM=best_KM, cost_s=_cost_s(scorer, best_KM))
-
-
-@cache
-def _ways(stages: int, pipelines: int) -> Indices:
-    """Shape (X, K, M): all different ways; the first stage stays as it is."""
-    first, each = (tuple(range(pipelines)),), tuple(permutations(range(pipelines)))
-    return np.array(list(product(first, *[each] * (stages - 1))), dtype=np.int64)
 
 
 # ---- a good one ----

@@ -89,7 +89,7 @@ class PlacementProblem:
         pipeline.
 
         The first piece fills the pipeline, then its slowest stage sets the pace: Σ e + (B − 1) · max e of a piece (AMP,
-        arXiv:2210.07297), as in `peer/planning/plan/replicas.py`.
+        arXiv:2210.07297), as in `peer/planning/plan/cluster_cost.py`.
         """
         filled_XM: Matrix = compute_XKM.sum(axis=1) + (self.micro_batches - 1) * compute_XKM.max(axis=1)
         return filled_XM / self.micro_batches
@@ -148,69 +148,3 @@ def _checked(what: str, values: Sequence[float] | None, count: int, *, zero: boo
         wrong = int(np.flatnonzero(~good)[0])
         raise BadInput(f"the {what} of peer {wrong} is {array[wrong]}; it must be {_RANGE[zero]}")
     return array
-
-
-def random_layouts(problem: PlacementProblem, count: int, rng: np.random.Generator) -> Indices:
-    """Random layouts, shape (count, devices)."""
-    return rng.permuted(np.tile(np.arange(len(problem)), (count, 1)), axis=1)
-
-
-def block(problem: PlacementProblem, order: Indices) -> Indices:
-    """Stage i holds the i-th run of M devices in this order: averaging stays near, activations travel far."""
-    assert len(order) == len(problem), "an order of all devices"
-    return order.copy()
-
-
-def striped(problem: PlacementProblem, order: Indices) -> Indices:
-    """Stage i holds every K-th device, starting with the i-th: each stage has some devices of every region, and
-    activations stay near."""
-    placed, spares = order[: problem.placed], order[problem.placed :]
-    return np.concatenate([placed.reshape(problem.pipelines, problem.stages).T.ravel(), spares])
-
-
-def by_regions(problem: PlacementProblem) -> Indices:
-    """Shape (devices,): an order in which devices with fast links between them are neighbours.
-
-    These are the leaves of an average-linkage tree over the seconds of a hop. Spares come last: the devices that are
-    far from all others, or slow.
-    """
-    from scipy.cluster.hierarchy import leaves_list, linkage, optimal_leaf_ordering
-    from scipy.spatial.distance import squareform
-
-    devices = len(problem)
-    if devices < 3:
-        return np.arange(devices)
-    computing_s = problem.compute_s / max(1, problem.stages - 1)
-    far = np.argsort(problem.hop_s.sum(axis=1) + devices * computing_s, kind="stable")
-    kept, spares = np.sort(far[: problem.placed]), far[problem.placed :]
-    if len(kept) < 3:
-        return np.concatenate([kept, spares])
-    distances = squareform(problem.hop_s[np.ix_(kept, kept)], checks=False)
-    tree = linkage(distances, method="average")
-    if devices <= ORDERED:
-        tree = optimal_leaf_ordering(tree, distances)
-    return np.concatenate([kept[leaves_list(tree)], spares])
-
-
-ORDERED = 256
-"""Up to this number of devices the leaves are also ordered so that near regions are neighbours, which takes cubic
-time."""
-
-
-def labels_of(problem: PlacementProblem, layouts_BN: Indices) -> Indices:
-    """Shape (B, devices): the group of each device; spares have K."""
-    labels = np.empty_like(layouts_BN)
-    group = np.minimum(np.arange(len(problem)) // problem.pipelines, problem.stages)
-    np.put_along_axis(labels, layouts_BN, np.broadcast_to(group, layouts_BN.shape), axis=1)
-    return labels
-
-
-def layouts_of(labels_BN: Indices) -> Indices:
-    """The layouts with these labels; the devices of a group are in ascending order."""
-    return np.argsort(labels_BN, axis=1, kind="stable")
-
-
-def canonical(problem: PlacementProblem, layout_N: Indices) -> bytes:
-    """Bytes that are equal for layouts which differ only in the order of groups, or of devices within a group."""
-    groups = np.sort(layout_N[: problem.placed].reshape(problem.stages, problem.pipelines), axis=1)
-    return groups[np.argsort(groups[:, 0])].astype(np.int32).tobytes()

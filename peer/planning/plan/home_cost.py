@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from peer.planning.plan.model_shape import ModelShape, memory_of
+from peer.planning.plan.cluster_cost import smallest_cluster
+from peer.planning.plan.model_shape import ModelShape
 from peer.planning.plan.peer_set import HOME_FLOPS, Machine
 from peer.planning.plan.sharding_cost import (
     HOME_PROFILE,
@@ -126,96 +126,25 @@ def _alone(work: ShardedWork, given: RanksProfile, *, offloads: bool) -> Sharded
     return sharded_cost(work, ShardingStrategy(kind=Sharding.REPLICATED, ranks=1, offloads=offloads), given)
 
 
-# ---- homes that hold a model together ----
-
-WIRE_BYTES = 1 + 4 / 64
-"""The bytes of a value sent between two stages as int8, with the scales of its blocks: see
-`peer.parallel.pipeline.activation_codec`."""
-RECOMPUTED = 4 / 3
-"""The operations of a stage, which computes its forward pass twice, divided by those of a device that holds
-everything."""
-HELD_SHARE = 0.8
-"""The share of a device's memory that parameters, gradients and moments may use; the rest is for a micro-batch."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClusterForecast:
-    """The forecast for several homes that train one copy of a model, one stage each."""
-
-    homes: int
-    tokens_per_s: float
-
-
-def cluster_tokens_per_s(
-    shape: ModelShape, spec: RunSpec, room_bytes: float, upload_bps: float, *, flops: float = HOME_FLOPS
-) -> ClusterForecast | None:
-    """The forecast for the smallest cluster that can hold the model, with `room_bytes` on the device of each home.
-    None if more homes than blocks would be needed, or if the model's first and last layers are tied.
-
-    For the speed see `pipeline_tokens_per_s`.
-    """
-    if room_bytes <= 0 or not has_head(shape):
-        return None
-    homes = max(2, math.ceil(stage_room(shape, spec, 1) / room_bytes))
-    if homes > shape.blocks:
-        return None
-    found = pipeline_tokens_per_s(shape, spec, [flops] * homes, [room_bytes] * homes, [upload_bps] * homes)
-    assert found is not None, "they were counted so that they have room"
-    return found
-
-
-def stage_room(shape: ModelShape, spec: RunSpec, stages: int) -> float:
-    """The bytes that a device needs for one of `stages` equal stages."""
-    return memory_of(shape, spec).training_bytes / HELD_SHARE / stages
-
-
-def pipeline_tokens_per_s(
-    shape: ModelShape, spec: RunSpec, flops: Sequence[float], room_bytes: Sequence[float], upload_bps: Sequence[float]
-) -> ClusterForecast | None:
-    """The speed of a pipeline of homes in this order. Each home gets layers by its speed, as long as they fit; None
-    if the model does not fit.
-
-    Stages work at the same time, so the slowest decides. A stage sends hidden values on and gradients back, so for each
-    token a home sends twice `width` values in the middle of the pipeline and once at its ends (DT-FM,
-    arXiv:2206.01288).
-    """
-    most = [room / stage_room(shape, spec, 1) for room in room_bytes]
-    if sum(most) < 1:
-        return None
-    left, speed_left, slowest_s = 1.0, sum(flops), 0.0
-    for home in sorted(range(len(flops)), key=lambda home: most[home] / flops[home]):
-        share = min(most[home], left * flops[home] / speed_left)
-        slowest_s = max(slowest_s, share / flops[home])
-        left, speed_left = left - share, speed_left - flops[home]
-    computed = 1 / (slowest_s * RECOMPUTED * shape.flops_per_token(spec.model.context))
-    last = len(upload_bps) - 1
-    sent = min(
-        bps / 8 / ((2 if 0 < home < last else 1) * shape.width * WIRE_BYTES) for home, bps in enumerate(upload_bps)
-    )  # fmt: skip
-    return ClusterForecast(homes=len(flops), tokens_per_s=min(computed, sent))
-
-
-def has_head(shape: ModelShape) -> bool:
-    """Whether the last layer is not tied to the first, if the layers are known. Only then can homes share a model."""
-    after = shape.layers[shape.before + shape.blocks :]
-    return not after or shape.vocabulary * shape.width in after
-
-
 # ---- what a home can do that does not hold a model ----
 
+FROM_MAIN_MEMORY = "offload=yes"
 UPLOAD_BPS = 20e6
 """The assumed upload bandwidth of a home whose line was not measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WayToTrain:
-    """A way to train that the owner may choose. It is never chosen automatically: main memory is slower, and a
-    cluster needs other homes."""
+    """A way to train where a device cannot hold the model. Layers from main memory are taken by a peer whose owner
+    chose nothing; a cluster needs other homes, and is never chosen automatically."""
 
     setting: str
     """The setting, as `KEY=VALUE`."""
     words: str
     tokens_per_s: float
+
+    def in_words(self) -> str:
+        return f"{self.words}: about {self.tokens_per_s:,.0f} tokens/s"
 
 
 def ways_without_room(
@@ -232,8 +161,8 @@ def ways_without_room(
     aside = offload_tokens_per_s(shape, spec, room_bytes)
     if aside is not None and aside.main_bytes <= main_bytes:
         words = "layers from main memory"
-        found.append(WayToTrain(setting="offload=yes", words=words, tokens_per_s=aside.tokens_per_s))
-    together = cluster_tokens_per_s(shape, spec, room_bytes, upload_bps)
+        found.append(WayToTrain(setting=FROM_MAIN_MEMORY, words=words, tokens_per_s=aside.tokens_per_s))
+    together = smallest_cluster(shape, spec, room_bytes, upload_bps)
     if together is not None:
         words = f"a cluster of {together.homes} such homes, on lines of {upload_bps / 1e6:.0f} Mbit/s"
         setting = f"stages={together.homes}"

@@ -13,7 +13,8 @@ from dht.streams.base import LEAST_MBPS, MOST_MBPS
 from peer.consensus.protocol.block import MAX_MEMBERS as MAX_MEMBERS  # the screen takes the limits of a group from here
 from peer.consensus.protocol.block import MAX_PARTS as MAX_PARTS
 from peer.planning.placement.pairwise_network import Indices, Matrix, Network, Regions, regions_of
-from peer.planning.placement.place import Placement, in_order
+from peer.planning.placement.place import in_order
+from peer.planning.placement.placed_pipelines import Placement
 from peer.planning.placement.stage_workload import StageWorkload, problem_of
 from peer.planning.plan.coefficients import UNMEASURED, shipped
 

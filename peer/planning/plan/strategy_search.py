@@ -232,7 +232,7 @@ def _too_large(question: PlanningProblem, everything: Sequence[Strategy]) -> str
     needed = question.held_bytes(least, smallest) / GB
     return (
         f"{smallest.name} has {smallest.memory_gb:g} GB for training and the model needs {needed:.3g} GB even with "
-        f"{least.sequences} sequences per micro-batch; leave that peer out, or train a smaller model"
+        f"{least.sequences} sequences per micro-batch"
     )
 
 

@@ -180,7 +180,8 @@ def _rooms(
         name = devices[0].name if shares == 1 else f"{shares} GPUs together"
         upload_bps = asked.settings.upload_mbps * 1e6 or UPLOAD_BPS
         ways = ways_without_room(shape_of(spec), spec, smallest, room.available_bytes - needs.main, upload_bps)
-        tell(check_device_memory(needs, shares * smallest, name, ways))
+        total_bytes = devices[0].total_bytes if len(devices) == 1 else 0
+        tell(check_device_memory(needs, shares * smallest, name, ways, total_bytes))
     folder, held_bytes = asked.directory or Path.home(), 0
     if asked.directory is not None:
         held_bytes = folder_bytes(asked.directory) or 0

@@ -14,7 +14,7 @@ from pathlib import Path
 from dht.errors import BadInput, DiskFull
 from peer.node.host.power import GNOME_POWER, SLEEP_TYPE, Power
 from peer.node.store import start_blob
-from peer.planning.plan.home_cost import WayToTrain
+from peer.planning.plan.home_cost import FROM_MAIN_MEMORY, WayToTrain
 from peer.planning.plan.run_needs import RunNeeds, memory_words
 from peer.schema.byte_text import format_bytes
 from peer.tools.doctor.check import Check, failed, one_line, passed, unknown, warned
@@ -57,16 +57,20 @@ def check_memory(
 
 
 def check_device_memory(
-    needs: RunNeeds, free_bytes: int, name: str, ways: Sequence[WayToTrain] = ()
+    needs: RunNeeds, free_bytes: int, name: str, ways: Sequence[WayToTrain] = (), total_bytes: int = 0
 ) -> Check:  # fmt: skip
-    """Memory of a GPU that nobody uses just now; `ways`: what its owner may do without enough of it."""
+    """Memory of a GPU that nobody uses just now; `ways`: what its owner may do without enough of it;
+    `total_bytes`: all that a single GPU has, 0 for several."""
     found = f"{format_bytes(free_bytes)} of {name} free, the run needs about {format_bytes(needs.device)}"
     figures = {"free_bytes": free_bytes, "needed_bytes": needs.device, "least_bytes": needs.least_device}
+    aside = next((way for way in ways if way.setting == FROM_MAIN_MEMORY), None)
+    if aside is not None and 0 < total_bytes < needs.least_device:
+        fix = f"nothing must be done: what has no room is trained with {aside.in_words()} (a forecast)"
+        others = [f"--set {way.setting} for {way.in_words()} (a forecast)" for way in ways if way is not aside]
+        return warned("device memory", found, "; or ".join([fix, *others]), **figures)
     if free_bytes < needs.least_device:
         fix = "close what else uses the GPU, choose another one with --devices, or join a run with a smaller model"
-        forecasts = [
-            f"--set {way.setting} for {way.words}: about {way.tokens_per_s:,.0f} tokens/s (a forecast)" for way in ways
-        ]  # fmt: skip
+        forecasts = [f"--set {way.setting} for {way.in_words()} (a forecast)" for way in ways]
         fix = "; or ".join([*forecasts, fix])
         return failed("device memory", found, fix, BadInput, **figures)
     if free_bytes < TIGHT * needs.device:

@@ -343,11 +343,8 @@ async def test_nothing_of_the_help_is_cut_on_a_small_screen() -> None:
             await press(pilot, "pagedown")
             pages += text_of(app)
     words = " ".join(word for word in pages.split() if word.strip("│▁▂▃▄▅▆▇█"))
-    told = [page.short.split()[-1] for page in PENALTY_PAGES.values()] + [
-        key.help.split()[-1] for key in keys_of(MY_PEER)
-    ]
-    for last in told:
-        assert last in words, last
+    for told in (*(page.short for page in PENALTY_PAGES.values()), *(key.help for key in keys_of(MY_PEER))):
+        assert told.split()[-1] in words, told
 
 
 @pytest.mark.slow

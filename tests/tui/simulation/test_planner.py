@@ -168,7 +168,6 @@ def test_it_says_what_was_not_compared(capsys: pytest.CaptureFixture[str]) -> No
         (["plan", "tiny", "--step-s", "-1"], ["step_s is -1"]),
         (["plan", "tiny", "--step-s", "soon"], ["--step-s", "'soon'"]),
         (["plan", "tiny", "--quality", "99"], ["--quality is 99"]),
-        (["plan", "llama-1b", "--memory", "8"], ["has 8 GB for training", "leave that peer out"]),
         (["plan", "tiny", "--set", "model.architecture=mamba"], ["'mamba', none that can be trained here", "llama"]),
         (["plan", "tiny", "--measured", "nowhere"], ["--measured nowhere does not exist", "events.jsonl"]),
         (["plan", "tiny", "--write", "/nowhere/x.toml"], ["/nowhere/x.toml", "--write"]),
@@ -257,10 +256,10 @@ LARGE = ["plan", "llama-1b", "--peers", "8", "--memory", "12"]
 
 
 def test_who_does_not_hold_the_model_sees_what_pays(capsys: pytest.CaptureFixture[str]) -> None:
-    """On home lines layers from main memory, on fibre a cluster; and the error in one line all the same."""
-    assert main([*LARGE, "--upload", "20"]) != 0
+    """On home lines layers from main memory, on fibre a cluster."""
+    assert main([*LARGE, "--upload", "20"]) == 0
     slow, why = capsys.readouterr()
-    assert main([*LARGE, "--upload", "500"]) != 0
+    assert main([*LARGE, "--upload", "500"]) == 0
     fast = capsys.readouterr().out
     assert max(map(len, (slow + fast).splitlines())) <= 80
     assert slow.startswith("llama-1b: 1.1 B parameters, 8 peers; not all of them hold it")
@@ -269,7 +268,8 @@ def test_who_does_not_hold_the_model_sees_what_pays(capsys: pytest.CaptureFixtur
     assert "\n  4 clusters of 2 homes (stages=2): 8 peers, " in slow
     assert "\n* 4 clusters of 2 homes (stages=2): 8 peers, " in fast
     assert "p^2 of it (90% for 95%, 64% for 80%)" in " ".join(slow.split())
-    assert re.fullmatch(r"homefires: peer-0 has 12 GB for training and the model needs .*\n", why)
+    assert "\npeer-0 has 12 GB for training and the model needs " in slow
+    assert why == ""
 
 
 def test_what_pays_as_an_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -286,7 +286,7 @@ def test_what_pays_as_an_object(tmp_path: Path, capsys: pytest.CaptureFixture[st
             )
         )
     )  # fmt: skip
-    assert main(["plan", "llama-1b", "--peers", str(path), "--json"]) != 0
+    assert main(["plan", "llama-1b", "--peers", str(path), "--json"]) == 0
     options = json.loads(capsys.readouterr().out)["options"]
     assert options["whole"]["peers"] == 2
     best, *rest = options["others"]
@@ -296,10 +296,57 @@ def test_what_pays_as_an_object(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_a_model_with_one_first_and_last_layer_is_not_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    """Which is said once, before what its peers may do."""
     assert main(["plan", "gpt2-small", "--peers", "3", "--memory", "1"]) != 0
-    assert "cluster" not in capsys.readouterr().out
+    page = " ".join(capsys.readouterr().out.split())
+    assert "stages=" not in page
+    assert page.count("share their weights, which two homes cannot") == 1
+    assert page.index("share their weights") < page.index("= the whole model")
 
 
 def test_where_nothing_helps_it_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "llama-1b", "--peers", "2", "--memory", "1"]) != 0
-    assert "can do nothing for it, not even together" in capsys.readouterr().out
+    assert main(["plan", "llama-1b", "--peers", "2", "--memory", "1"]) == 2
+    page, why = capsys.readouterr()
+    assert "can do nothing for it, not even together" in page
+    assert why.endswith("; leave that peer out, or train a smaller model\n")
+
+
+def test_a_plan_does_not_refuse_what_it_recommends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The commonest home trains with layers from main memory, and nobody is told to leave it out; but there is no spec
+    to write that all of these peers hold."""
+    home = ["plan", "llama-1b", "--memory", "8", "--upload", "20"]
+    assert main(home) == 0
+    page, why = capsys.readouterr()
+    assert "\n* layers from main memory" in page
+    assert "leave" not in page + why
+    assert main([*home, "--write", str(tmp_path / "planned.toml")]) == 2
+    assert "is for peers that all hold the model" in capsys.readouterr().err
+    assert not (tmp_path / "planned.toml").exists()
+
+
+EIGHT_BILLION = [
+    word
+    for setting in (
+        "hidden_size=4096", "intermediate_size=14336", "num_hidden_layers=32", "num_key_value_heads=8",
+        "vocab_size=128256",
+    )
+    for word in ("--set", f"model.config.{setting}")
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("homes", [6, 8])
+def test_place_and_plan_give_the_same_answer(homes: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of an 8 B model on cards of 24 GB: six homes hold no 32 blocks together, eight do, and as fast for both."""
+    words = ["llama-1b", *EIGHT_BILLION, "--peers", str(homes), "--memory", "24", "--upload", "100", "--json"]
+    assert main(["plan", *words]) == (2 if homes == 6 else 0), "nothing else fits either"
+    clusters = [way for way in json.loads(capsys.readouterr().out)["options"]["others"] if way["homes"] > 1]
+    code = main(["place", *words])
+    told = capsys.readouterr()
+    if homes == 6:
+        assert (clusters, code) == ([], 2)
+        assert "fit on no 6 of these peers, however the model is cut into whole blocks" in told.err
+        return
+    assert code == 0
+    placed = json.loads(told.out)
+    assert [way["homes"] for way in clusters] == [placed["work"]["stages"]] == [8]
+    assert placed["tokens_per_s"] == pytest.approx(clusters[0]["tokens_per_s"], rel=1e-6)

@@ -9,8 +9,8 @@ from itertools import combinations, pairwise, permutations
 import pytest
 
 from dht.errors import BadInput
-from peer.parallel.pipeline.span_choice import HELD_BYTES, VALUE_BYTES, choose_spans, has_room, require_blocks
-from peer.planning.plan.home_cost import RECOMPUTED
+from peer.parallel.pipeline.span_choice import VALUE_BYTES, choose_spans, has_room, require_blocks
+from peer.planning.placement.block_shares import HELD_BYTES, RECOMPUTED
 from peer.schema.ipc import Assignment, HomeOffer
 from peer.training.model.flat_parameters import Layer
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from peer.planning.placement.communication_cost import CommunicationCost
-from peer.planning.placement.layout_search import scored
 from peer.planning.placement.pairwise_network import Network
 from peer.planning.placement.pipelines import composed
-from peer.planning.placement.place import Placement, in_order
+from peer.planning.placement.place import in_order
+from peer.planning.placement.placed_pipelines import Placement
 from peer.planning.placement.stage_workload import Indices, PlacementProblem, StageWorkload
+from tests.peer.planning.placement.every_layout import scored
 
 PAPER = StageWorkload(stages=8, stage_bytes=0.65e9, cut_bytes=0.47124922275543213e9)
 """DT-FM's own (arXiv:2206.01288, its code at commit cda948f): GPT3-XL in float32, three of 24 layers per stage, and

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from peer.planning.placement.communication_cost import CommunicationCost
 from peer.planning.placement.local_search import climbed
-from peer.planning.placement.stage_workload import StageWorkload, problem_of, random_layouts
+from peer.planning.placement.stage_workload import StageWorkload, problem_of
+from peer.planning.placement.starting_layouts import random_layouts
 from tests.peer.planning.placement.networks import KINDS, random_network
 
 FIXED = settings(derandomize=True, deadline=None, max_examples=60)

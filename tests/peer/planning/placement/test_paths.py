@@ -38,7 +38,7 @@ def test_more_graphs_than_fit_at_once() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("nodes", [8, 11, 14])
+@pytest.mark.parametrize("nodes", [8, 10])
 def test_lengths_and_paths_agree(nodes: int) -> None:
     edges = graphs(nodes, 2, seed=nodes)
     assert path_lengths(edges) == pytest.approx([length(one, shortest_path(one)) for one in edges])

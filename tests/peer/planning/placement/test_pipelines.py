@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from peer.planning.placement.communication_cost import CommunicationCost
 from peer.planning.placement.pipelines import best_of, composed, perturbed
-from peer.planning.placement.stage_workload import StageWorkload, problem_of, random_layouts
+from peer.planning.placement.stage_workload import StageWorkload, problem_of
+from peer.planning.placement.starting_layouts import random_layouts
 from tests.peer.planning.placement import oracle
 from tests.peer.planning.placement.networks import KINDS, random_network
 
@@ -31,10 +32,10 @@ def unlike(
     kind=st.sampled_from(KINDS), sizes=st.sampled_from([(6, 2), (8, 2), (6, 3), (9, 3), (8, 4), (4, 4)]),
     seed=st.integers(0, 99), sync_steps=st.sampled_from([1, 5]), ordered=st.booleans(),
 )  # fmt: skip
-def test_no_other_pipelines_of_these_groups_cost_less(
+def test_pipelines_of_these_groups_cost_little_more_than_the_best_there_are(
     kind: str, sizes: tuple[int, int], seed: int, sync_steps: int, ordered: bool
 ) -> None:
-    """In the order of the stages that is given, or in any."""
+    """In the order of the stages that is given, or in any; what they cost is what is said."""
     scorer, speeds, work = unlike(kind, *sizes, seed, sync_steps)
     network = random_network(sizes[0], seed, kind=kind)
     groups_KM = scorer.groups(random_layouts(scorer.problem, 1, np.random.default_rng(seed)))[0]
@@ -45,8 +46,8 @@ def test_no_other_pipelines_of_these_groups_cost_less(
         for columns in product([tuple(first)], *(permutations(group) for group in others))
         for stages in ([columns] if ordered else permutations(columns))
     )  # fmt: skip
-    assert found.cost_s == pytest.approx(least_s)
-    assert oracle.step_s(network, work, speeds, found.stages_KM.T.tolist()) == pytest.approx(least_s)
+    assert least_s * (1 - 1e-9) <= found.cost_s <= 1.15 * least_s
+    assert oracle.step_s(network, work, speeds, found.stages_KM.T.tolist()) == pytest.approx(found.cost_s)
     if ordered:
         assert np.sort(found.stages_KM, axis=1).tolist() == np.sort(groups_KM, axis=1).tolist()
 

@@ -15,12 +15,14 @@ from dht.errors import BadInput
 from peer.planning.placement.communication_cost import CommunicationCost
 from peer.planning.placement.layout_search import Effort
 from peer.planning.placement.pairwise_network import Network, preset
-from peer.planning.placement.place import Placement, place
-from peer.planning.placement.stage_workload import StageWorkload, block, problem_of, random_layouts, striped
+from peer.planning.placement.place import place
+from peer.planning.placement.placed_pipelines import Placement
+from peer.planning.placement.stage_workload import StageWorkload, problem_of
+from peer.planning.placement.starting_layouts import block, random_layouts, striped
 from tests.peer.planning.placement.networks import KINDS, random_network
 from tests.peer.planning.placement.paper import PAPER, placement_of
 
-SMALL = Effort(population=12, brood=8, patience=4, evaluations=5_000)
+SMALL = Effort(patience=20, evaluations=5_000)
 REFERENCE = {
     "case1_datacenter": {"block": (16.981, 0.091, 16.89), "striped": (3.44, 2.912, 0.528), "random": 19.802},
     "case2_spot": {"block": (49.504, 7.28, 42.224), "striped": (49.504, 7.28, 42.224), "random": 49.504},

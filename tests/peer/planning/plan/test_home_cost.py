@@ -8,14 +8,12 @@ from dataclasses import replace
 import pytest
 
 from peer.planning.plan.home_cost import (
-    cluster_tokens_per_s,
     home_cost,
     offload_tokens_per_s,
-    pipeline_tokens_per_s,
     ways_to_try,
     ways_without_room,
 )
-from peer.planning.plan.model_shape import memory_of, shape_of
+from peer.planning.plan.model_shape import shape_of
 from peer.planning.plan.peer_set import Machine
 from peer.planning.plan.sharding_cost import HOME_PROFILE, RanksProfile
 from peer.planning.plan.sharding_strategy import Sharding, strategies_of
@@ -107,37 +105,6 @@ def test_the_micro_batch_is_what_the_device_has_room_for() -> None:
     assert offload_tokens_per_s(SHAPE, run, 1000.0) is None
 
 
-def test_a_cluster_is_as_fast_as_its_slowest_stage_or_its_line() -> None:
-    """As many homes as hold it; never more than blocks. Of two homes each sends one way: hidden values, or gradients;
-    of more, those in the middle both."""
-    run = load("llama-1b")
-    shape = shape_of(run)
-    training = memory_of(shape, run).training_bytes
-    fast = cluster_tokens_per_s(shape, run, training, 1e12)
-    assert fast is not None
-    assert fast.homes == 2
-    slow = cluster_tokens_per_s(shape, run, training, 20e6)
-    assert slow is not None
-    assert slow.tokens_per_s == pytest.approx(20e6 / 8 / (shape.width * (1 + 4 / 64)))
-    three = cluster_tokens_per_s(shape, run, training / 2, 20e6)
-    assert three is not None
-    assert (three.homes, three.tokens_per_s) == (3, pytest.approx(slow.tokens_per_s / 2))
-    assert slow.tokens_per_s < fast.tokens_per_s
-    more = cluster_tokens_per_s(shape, run, training / 3, 1e12)
-    assert more is not None
-    assert (more.homes, more.tokens_per_s) == (4, pytest.approx(2 * fast.tokens_per_s))
-    assert cluster_tokens_per_s(shape, run, training / (2 * shape.blocks), 1e12) is None
-
-
-def test_a_model_whose_first_and_last_layer_are_one_is_for_no_cluster() -> None:
-    run = load("llama-1b")
-    tied = replace(run, model=replace(run.model, config={**run.model.config, "tie_word_embeddings": True}))
-    room = memory_of(shape_of(run), run).training_bytes
-    assert cluster_tokens_per_s(shape_of(run), run, room, 20e6) is not None
-    assert cluster_tokens_per_s(shape_of(tied), tied, room, 20e6) is None
-    assert cluster_tokens_per_s(shape_of(tied, 10**9), tied, room, 20e6) is not None, "only its size is known"
-
-
 def test_who_has_no_room_is_told_what_helps_the_fastest_first() -> None:
     """Layers in main memory where that has room for them, and a cluster; on a good line the cluster comes first."""
     run = load("llama-1b")
@@ -148,21 +115,3 @@ def test_who_has_no_room_is_told_what_helps_the_fastest_first() -> None:
     assert fast[0].words == "a cluster of 2 such homes, on lines of 1000 Mbit/s"
     assert [way.setting for way in ways_without_room(shape, run, 12e9, 8e9)] == ["stages=2"]
     assert ways_without_room(shape, run, 1e8, 8e9) == ()
-
-
-def test_of_unlike_homes_each_does_its_share_as_far_as_it_has_room() -> None:
-    """Three times as fast is three times as many layers; one with room for a quarter leaves the rest to the others."""
-    run = load("llama-1b")
-    shape = shape_of(run)
-    room, lines = memory_of(shape, run).training_bytes / 0.8, [1e12] * 2
-    per_s = 3 / 4 / shape.flops_per_token(run.model.context)
-    both = pipeline_tokens_per_s(shape, run, [3e12, 1e12], [room] * 2, lines)
-    tight = pipeline_tokens_per_s(shape, run, [3e12, 1e12], [room / 4, room], lines)
-    assert both is not None
-    assert both.tokens_per_s == pytest.approx(4e12 * per_s)
-    assert tight is not None
-    assert tight.tokens_per_s == pytest.approx(1e12 * per_s / 0.75)
-    assert pipeline_tokens_per_s(shape, run, [1e12] * 2, [room / 4, room / 2], lines) is None
-    slow = pipeline_tokens_per_s(shape, run, [1e12] * 3, [room] * 3, [1e6, 2e6, 1e6])
-    assert slow is not None
-    assert slow.tokens_per_s == pytest.approx(1e6 / 8 / (shape.width * (1 + 4 / 64)))

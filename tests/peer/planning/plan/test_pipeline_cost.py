@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from peer.planning.plan.cluster_cost import cut_bytes
 from peer.planning.plan.model_shape import shape_of
-from peer.planning.plan.replicas import cut_bytes
 from tests.peer.planning.plan.plans import spec
 from tests.pipeline_step import Stage, pipeline_step_s
 

@@ -188,6 +188,11 @@ def test_too_little_memory(needs: RunNeeds) -> None:
     assert fix.startswith("--set offload=yes for layers from main memory: about 1,234 tokens/s (a forecast); or")
     assert "; or --set stages=2 for a cluster: about 600 tokens/s (a forecast); or close what else" in fix
     assert check_device_memory(needs, 256 * GIB, "a GPU", ways).status is Status.PASS
+    alone = check_device_memory(needs, GIB // 4, "a GPU", ways, total_bytes=GIB // 4)
+    assert alone.status is Status.WARN, "its peer takes layers from main memory by itself"
+    assert alone.fix.startswith("nothing must be done: what has no room is trained with layers from main memory")
+    filled = check_device_memory(needs, GIB // 4, "a GPU", ways, total_bytes=256 * GIB)
+    assert filled.status is Status.FAIL, "it is others who fill it"
     assert check_memory(needs, 0, on_cpu=True).status is Status.UNKNOWN
 
 

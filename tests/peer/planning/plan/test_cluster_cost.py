@@ -1,0 +1,149 @@
+"""Clusters that are advised: their lead can deal them, they have room, and what is said of their speed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dht.errors import BadInput
+from peer.parallel.pipeline.span_choice import choose_spans
+from peer.planning.placement.block_shares import HELD_BYTES, StageHome
+from peer.planning.plan.cluster_cost import (
+    cluster_of,
+    fewest_stages,
+    no_cluster,
+    room_of_stage,
+    smallest_cluster,
+)
+from peer.planning.plan.home_cost import ways_without_room
+from peer.planning.plan.model_shape import ModelShape, memory_of, shape_of
+from peer.schema.ipc import HomeOffer
+from peer.schema.settings import MOST_STAGES, PeerSettings
+from peer.schema.spec import RunSpec, load
+from peer.training.model.flat_parameters import Layer
+
+SIZES = {
+    "1 B": (2048, 5632, 22, 32, 4, 32000), "3 B": (3072, 8192, 28, 24, 8, 128256),
+    "8 B": (4096, 14336, 32, 32, 8, 128256), "14 B": (5120, 17408, 40, 40, 8, 151936),
+    "70 B": (4096, 14336, 80, 32, 8, 128256),
+}  # fmt: skip
+"""Width, inner width, blocks, heads, heads of keys, vocabulary: Llamas and a Qwen. No spec may be as large as the
+last one, of which only the size is planned."""
+LARGEST = 70 * 10**9
+KEYS = (
+    "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size"
+)  # fmt: skip
+SITUATIONS = [(size, room_gb) for size in SIZES for room_gb in (2, 6, 8, 16, 24)]
+LINE_BPS = 100e6
+
+
+def run_of(size: str) -> RunSpec:
+    run = load("llama-1b")
+    config = {**run.model.config, **dict(zip(KEYS, SIZES[size], strict=True))}
+    return replace(run, model=replace(run.model, config=config))
+
+
+def layers_of(shape: ModelShape) -> list[Layer]:
+    """As the lead of a cluster sees them."""
+    blocks = range(shape.before, shape.before + shape.blocks)
+    return [
+        Layer(name=f"h.{at}" if at in blocks else f"beside-{at}", start=0, size=size)
+        for at, size in enumerate(shape.layers)
+    ]
+
+
+def offers(homes: int, room_gb: float) -> list[HomeOffer]:
+    return [HomeOffer(f"home-{at}", "", room_gb, 500.0, LINE_BPS / 1e6) for at in range(homes)]
+
+
+@pytest.mark.parametrize(("size", "room_gb"), SITUATIONS)
+def test_what_is_advised_forms(size: str, room_gb: int) -> None:
+    """Models of 1 to 70 B on homes of 2 to 24 GB: as many homes as are advised are dealt every block, each has room for
+    what it holds, and one home fewer would not do."""
+    run = run_of(size)
+    shape = shape_of(run, LARGEST if size == "70 B" else 0)
+    layers, most = layers_of(shape), min(MOST_STAGES, shape.blocks)
+    advised = smallest_cluster(shape, run, room_gb * 1e9, LINE_BPS)
+    if advised is None:
+        assert room_of_stage(shape, run, most) > room_gb * 1e9
+        with pytest.raises(BadInput, match="have no room"):
+            choose_spans(layers, shape.width, offers(most, room_gb), most, 1, "int8")
+        return
+    stages = choose_spans(layers, shape.width, offers(advised.homes, room_gb), advised.homes, 1, "int8").stages
+    assert advised.homes == PeerSettings(stages=advised.homes).stages, "and its lead may set it"
+    held = [at for stage in stages for at in range(stage.first, stage.last + 1)]
+    assert held == list(range(len(layers)))
+    for stage in stages:
+        assert HELD_BYTES * sum(shape.layers[stage.first : stage.last + 1]) <= room_gb * 1e9
+    if advised.homes > 2:
+        with pytest.raises(BadInput, match="have no room"):
+            choose_spans(layers, shape.width, offers(advised.homes - 1, room_gb), advised.homes - 1, 1, "int8")
+
+
+def test_an_8_b_model_on_cards_of_24_gb_takes_eight_homes() -> None:
+    """Its parameters would fit on seven, but its blocks are whole."""
+    run = run_of("8 B")
+    shape = shape_of(run)
+    assert HELD_BYTES * shape.parameters <= 7 * 24e9
+    assert {way.setting for way in ways_without_room(shape, run, 24e9, 0.0)} == {"stages=8"}
+    assert fewest_stages(shape, run, [24e9] * 7) is None
+    assert fewest_stages(shape, run, [24e9] * 9) == 8
+
+
+def test_a_stage_of_all_is_the_whole_model_with_one_sequence() -> None:
+    run = replace(run_of("1 B"), inner=replace(run_of("1 B").inner, sequences=4))
+    one = replace(run, inner=replace(run.inner, sequences=1))
+    assert room_of_stage(shape_of(run), run, 1) == memory_of(shape_of(run), one).device_bytes
+
+
+def test_a_cluster_is_as_fast_as_its_slowest_stage_or_its_line() -> None:
+    """Of two homes each sends one way, hidden values or gradients; of more, those in the middle both. Compute follows
+    the largest stage, which has at least its share of the blocks."""
+    run = run_of("1 B")
+    shape = shape_of(run)
+    two, three = (room_of_stage(shape, run, stages) for stages in (2, 3))
+    line = 20e6 / 8 / (shape.width * (1 + 4 / 64))
+    slow = smallest_cluster(shape, run, two, 20e6)
+    assert slow is not None
+    assert (slow.homes, slow.tokens_per_s) == (2, pytest.approx(line))
+    middle = smallest_cluster(shape, run, three, 20e6)
+    assert middle is not None
+    assert (middle.homes, middle.tokens_per_s) == (3, pytest.approx(line / 2))
+    fast, faster = (smallest_cluster(shape, run, room, 1e12) for room in (two, three))
+    assert fast is not None
+    assert faster is not None
+    alone = 20e12 / shape.flops_per_token(run.model.context)
+    assert 0.9 * 2 < fast.tokens_per_s / (alone * 3 / 4) <= 2
+    assert 0.8 * 3 < faster.tokens_per_s / (alone * 3 / 4) <= 3
+    assert smallest_cluster(shape, run, two / (2 * shape.blocks), 1e12) is None
+
+
+def test_of_unlike_homes_each_does_its_share_as_far_as_it_has_room() -> None:
+    """Three times as fast is three times as many blocks; one with room for few leaves the rest to the others."""
+    run = run_of("1 B")
+    shape = shape_of(run)
+    whole = HELD_BYTES * shape.parameters
+    both = cluster_of(shape, [StageHome(tokens_per_s=300), StageHome(tokens_per_s=100)])
+    tight = cluster_of(shape, [StageHome(tokens_per_s=300, room_bytes=whole / 4), StageHome(tokens_per_s=100)])
+    assert both is not None
+    assert tight is not None
+    assert both.tokens_per_s == pytest.approx(400 * 3 / 4, rel=0.1)
+    assert tight.tokens_per_s == pytest.approx(100 / 0.8 * 3 / 4, rel=0.1)
+    assert cluster_of(shape, [StageHome(room_bytes=whole / 4), StageHome(room_bytes=whole / 2)]) is None
+
+
+def test_why_a_run_is_for_no_cluster_is_said_before_any_advice() -> None:
+    """One first and last layer, an adapter; and of a model to start from, no setting is named that changes nothing."""
+    run = run_of("1 B")
+    tied = replace(run, model=replace(run.model, config={**run.model.config, "tie_word_embeddings": True}))
+    started, adapted = load("continue-1b"), load("adapter-8b")
+    assert no_cluster(shape_of(run), run) == ""
+    assert no_cluster(shape_of(tied, 10**9), tied) == "", "only its size is known"
+    assert "tie_word_embeddings = false" in no_cluster(shape_of(tied), tied)
+    assert "no setting changes it" in no_cluster(shape_of(started), started)
+    assert "tie_word_embeddings" not in no_cluster(shape_of(started), started)
+    assert "[adapter]" in no_cluster(shape_of(adapted), adapted)
+    for each in (tied, started, adapted):
+        ways = ways_without_room(shape_of(each), each, 2e9, 1e12)
+        assert not [way for way in ways if way.setting.startswith("stages=")]
