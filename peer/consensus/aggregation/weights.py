@@ -105,8 +105,8 @@ FORGIVEN = 1.5
 def _softmax(standards: AggregationRules, screened: ScreenedLayer) -> dict[int, int]:
     """exp((least r − r) / T) over `_EXP_ONE`, where r is a norm over what is usual; equal for all where nothing is.
 
-    What is usual is the lower median of the group (of two the larger), or more for a member whose own history is larger.
-    A member without a measurement counts as having the usual norm.
+    What is usual is the lower median of the group (of two the larger), or more for a member whose own history is
+    larger. A member without a measurement counts as having the usual norm.
     """
     members, usual = screened.standing + screened.unmeasured, screened.full
     if usual is None:
