@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from peer.consensus.protocol.messages import Heartbeat, Message, PartData, Promise
+from peer.consensus.protocol.messages import Heartbeat, Message, PartData, Promise, Start
 from peer.consensus.protocol.rules import Rules
 from peer.consensus.rounds import collector, timeouts
 from peer.consensus.rounds.driver import Driver
@@ -106,6 +106,30 @@ def test_a_voter_on_a_slow_line_whose_parts_were_lost_once_counts_again_soon() -
     rounds = stage.run(60.0)
     for block in stage.blocks[-rounds:]:
         assert all(block.update.contributed(VICTIM, part) for part in range(6))
+
+
+@pytest.mark.parametrize("peers", [3, 4, 7])
+def test_a_coordinator_that_starts_nobody_else_does_not_count_alone(
+    peers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who pledged something and was not asked for it checks no update without it: that ballot is lost."""
+    usual, stage, send = honest_rounds(peers, SECONDS), Stage.of(peers), Driver._send
+
+    def keep(driver: Driver, to: tuple[str, ...], message: Message) -> None:
+        if isinstance(message, Start) and stage.lies(driver.state.rules.me):
+            stage.told["starts"] += 1
+            to = ()
+        send(driver, to, message)
+
+    monkeypatch.setattr(Driver, "_send", keep)
+    stage.run(stage.from_s)
+    rounds = stage.run(SECONDS)
+    assert stage.told["starts"] > 0
+    for block in stage.blocks[-rounds:]:
+        givers = {peer.name for peer in stage.world.peers if block.update.contributed(peer.name, 0)}
+        assert givers - {LIAR}
+    assert 2 * rounds >= usual
+    assert stage.accused() == set()
 
 
 @pytest.mark.parametrize("peers", [4, 7])
