@@ -143,6 +143,17 @@ def test_one_liar_moves_the_mean_by_no_more_than_what_counts_in_full(peers: int,
         assert sum(run.longest[peer] for peer in run.voters[1:]) == 0, most
 
 
+@pytest.mark.parametrize("steps", [2 * STEPS, 40 * STEPS])
+def test_who_claims_more_steps_than_it_made_weighs_no_more(steps: int) -> None:
+    """Its norm per √step is smaller, as if it were careful."""
+    dice, run = random.Random(6), Run(("p0", "p1", "p2", "p3"))
+    for round in range(ROUNDS):
+        given = {name: Given(honest(dice)) for name in run.voters}
+        claimed = steps if round >= BEGINS else STEPS
+        run.play({**given, "p0": Given([sqrt(STEPS / claimed)] * LAYERS, claimed)})
+    assert run.mean_moved("p0") <= 1.15
+
+
 @pytest.mark.parametrize("what", LIES)
 def test_one_of_two_does_not_have_the_other_refused(what: str) -> None:
     """By giving next to nothing after much: what one of them does is nothing that all do."""
@@ -161,7 +172,7 @@ def test_one_of_two_voters_that_are_here_takes_nobodys_weight_where_newcomers_gi
         run.play({"p0": Given([size] * LAYERS), **given})
     for peer in ("p1", "n0", "n1"):
         assert run.mean_moved(peer) > 0.5
-    assert run.mean_moved("p0") <= RULES.clip
+    assert run.mean_moved("p0") <= RULES.clip * run.mean_moved("p1")
 
 
 # ---- nobody lies ----
