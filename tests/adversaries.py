@@ -306,6 +306,10 @@ class WholeAgain(Borrowed):
         """Measure one likewise."""
         self._inner.measure(self._whole(payload), *more)
 
+    def check(self, effect: Any, me: str, whole: bytes, mine: bytes | None, *more: Any) -> None:
+        """Check a mean likewise."""
+        self._inner.check(effect, me, whole, None if mine is None else self._whole(mine), *more)
+
     def _whole(self, payload: bytes) -> bytes:
         return payload + bytes(len(payload) % 2)  # no codec gives an odd number of bytes
 

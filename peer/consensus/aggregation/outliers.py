@@ -158,11 +158,12 @@ def _without_outliers(
 
 
 def jumps(standards: AggregationRules, screened: Sequence[ScreenedLayer]) -> frozenset[int]:
-    """Members whose whole contribution is unusual: the lower median of z over the layers is above the threshold."""
-    found = set()
+    """Members whose whole contribution is unusual: the lower median of z over the layers is above the threshold. Where
+    a fragment is one layer, that may be one which varies more."""
+    found, threshold = set(), standards.threshold * (ONE_LAYER if len(screened) == 1 else 1.0)
     for member, of_layers in enumerate(zip(*(item.scores for item in screened), strict=True)):
         scores = [score for score in of_layers if score is not None]
-        if scores and lower_median(scores) > standards.threshold:
+        if scores and lower_median(scores) > threshold:
             found.add(member)
     return frozenset(found)
 
@@ -183,6 +184,8 @@ def _without_riders(standards: AggregationRules, index: int, screened: ScreenedL
 
 SINGLE_LAYER = 5.0
 """Times the threshold for a single layer, which varies more from round to round than the whole model does."""
+ONE_LAYER = 2.0
+"""Times the threshold where a contribution is nothing but one layer."""
 STRANGERS = 2.0
 """Times the threshold for who has no history of its own: its text and its speed may be unlike the others'."""
 ENOUGH = 3

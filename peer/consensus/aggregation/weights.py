@@ -1,6 +1,6 @@
 """Weights of one layer from its accepted norms: EDiT's penalty (arXiv:2412.07210, §3.3) or centered clipping.
 
-    w ∝ share · exp(−G / (T · usual G)) · min(1, limit / G)        G: norm over steps^⅝
+    w ∝ share · exp(−max(1, G / usual G) / T) · min(1, limit / G)        G: norm over steps^⅝
 
 The temperature T is relative to the usual norm, because exp(−G) alone is uniform for small models and winner-take-all
 for large norms. The exponential is `decimal`'s, which is correctly rounded and so the same on every machine.
@@ -104,9 +104,10 @@ FORGIVEN = 1.5
 
 
 def _softmax(standards: AggregationRules, screened: ScreenedLayer) -> dict[int, int]:
-    """exp((least r − r) / T) over `_EXP_ONE`, where r is a norm over what is usual; equal for all where nothing is.
+    """exp((least r − r) / T) over `_EXP_ONE`, where r is a norm over what is usual, at least 1; equal for all where
+    nothing is.
 
-    What is usual is the lower median of the group (of two the larger norm), or more for a member whose own history is
+    What is usual is the lower median of the group (of two the larger), or more for a member whose own history is
     larger. A member without a measurement counts as having the usual norm.
     """
     members, usual = screened.standing + screened.unmeasured, screened.full
@@ -120,7 +121,8 @@ def _softmax(standards: AggregationRules, screened: ScreenedLayer) -> dict[int, 
     for member in members:
         size, history = screened.sizes[member], screened.histories[member]
         own = history.mean * drift if history.count >= standards.warmup_rounds else usual
-        ratios[member] = 1.0 if size is None else size / min(max(own, usual), FORGIVEN * usual)
+        # Nobody gains by a smaller norm, or by more steps behind it than there were.
+        ratios[member] = 1.0 if size is None else max(1.0, size / min(max(own, usual), FORGIVEN * usual))
     least = min(ratios.values())
     return {member: _exp((ratio - least) / standards.temperature) for member, ratio in ratios.items()}
 

@@ -167,7 +167,8 @@ def _reach(levels: Octets, least: int) -> npt.NDArray[np.bool_]:
     """Which rows of int8 hold one of this magnitude: eight bytes at a time, which is much faster than a maximum."""
     large = levels + np.uint8(least - 1) > np.uint8(2 * least - 2)  # with the carry lost, of both signs
     eights = large.view(np.uint64)
-    return np.logical_or.reduce([eights[:, at] != 0 for at in range(eights.shape[1])])
+    full: npt.NDArray[np.bool_] = np.logical_or.reduce([eights[:, at] != 0 for at in range(eights.shape[1])])
+    return full
 
 
 def quantised(rows: Floats, most: int) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.int8]]:

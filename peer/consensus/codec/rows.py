@@ -190,7 +190,8 @@ def contribution_on(codec: Codec, values: Floats, contribution: bytes) -> Iterat
 def _on_support(values: Floats, other: Floats) -> Floats:
     """What of `other` lies where the values are not zero."""
     kept = -(values != 0).astype(np.int32)  # all bits or none; `np.where` takes three times as long
-    return (other[: values.size].view(np.int32) & kept).view(np.float32)
+    inside: Floats = (other[: values.size].view(np.int32) & kept).view(np.float32)
+    return inside
 
 
 def _finite(declared: Sequence[float]) -> Sums:

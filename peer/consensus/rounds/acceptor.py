@@ -251,7 +251,8 @@ def _vote_if_held(turn: Transition, proposal: Proposal) -> None:
     if missing or not votes or not validation.fits(turn.rules, state.held, update):
         return
     digest, mine = update.digest, state.acceptor
-    if not (_is_of_my_state(turn, proposal) and _is_sound(turn, proposal) and _may_follow(mine, proposal)):
+    is_right = _is_of_my_state(turn, proposal) and _is_sound(turn, proposal) and _asked_for_mine(turn, proposal)
+    if not (is_right and _may_follow(mine, proposal)):
         return
     if mine.checked is not None and mine.checked[0] == proposal.ballot and mine.checked[1] != digest:
         return
@@ -273,6 +274,18 @@ def _may_follow(mine: Acceptor, proposal: Proposal) -> bool:
     if mine.accepted is None or mine.accepted[1] == proposal.update.digest:
         return True
     return bool(proposal.certificate) and proposal.certificate[0].ballot > mine.accepted[0]
+
+
+def _asked_for_mine(turn: Transition, proposal: Proposal) -> bool:
+    """Whether some of what I pledged counts, or I was at least asked for it: a coordinator that starts nobody else, or
+    with headers that nobody can take, would count alone whenever it leads."""
+    update, exchange = proposal.update, turn.state.exchange
+    pledged = any(header.peer == turn.me and header.root for header in update.members)
+    if proposal.certificate or not pledged or turn.me not in turn.state.electorate:
+        return True
+    if exchange is not None and exchange.place == turn.place(proposal.ballot):
+        return True
+    return any(update.contributed(turn.me, part) for part in range(len(update.parts)))
 
 
 def _is_of_my_state(turn: Transition, proposal: Proposal) -> bool:

@@ -92,14 +92,15 @@ def _given_up(turn: Transition, lead: CoordinatorState, exchange: MemberState, m
     """Parts without a mean: first ask for it, then have it reduced again, then declare the part void."""
     reducers = {exchange.reducers[part] for part in missing}
     in_vain = not lead.wanted and all(timeouts.is_gone(turn.state, peer, turn.now) for peer in reducers)
-    were_silent = reducers <= turn.state.silent.keys()
+    were_silent = all(timeouts.is_hurried(turn.state, peer) for peer in reducers)
     until = _hurried_until(turn, lead, exchange, reducers) if were_silent and not lead.wanted else lead.until
     if turn.now < until and not in_vain:
         return False
     if not lead.wanted:
         wait_s = timeouts.at(turn.state, lead.ballot).ack_s / (4 if were_silent else 1)
         turn.set(lead=replace(lead, wanted=True, until=turn.now + wait_s))
-        turn.set(silent=timeouts.silent_after(turn.state, reducers, ()))  # also where others were given them in time
+        in_full = () if were_silent or in_vain else reducers  # also where others were given them in time
+        turn.set(silent=timeouts.silent_after(turn.state, reducers, (), in_full))
         turn.send((header.peer for header in exchange.members), GetMeans(exchange.place, tuple(sorted(missing))))
         return False
     left = missing - lead.repaired

@@ -234,7 +234,8 @@ def _look_at_promises(turn: Transition, lead: CoordinatorState) -> None:
     missing = [peer for peer in lead.asked if peer not in lead.promises and _is_awaited(turn, lead, peer)]
     complete = all(timeouts.is_gone(turn.state, peer, turn.now) for peer in missing)
     if turn.are_enough(answered) and (complete or turn.now >= lead.until):
-        turn.set(silent=timeouts.silent_after(turn.state, lead.asked, _gave(turn, lead)))
+        in_full = lead.asked if turn.now >= lead.until else lead.promises.keys()  # of whom some came with nothing
+        turn.set(silent=timeouts.silent_after(turn.state, lead.asked, _gave(turn, lead), in_full))
         _choose(turn, lead)
     elif turn.now >= lead.until + ASKED_FOR * timeouts.at(turn.state, lead.ballot).ack_s:
         abort(turn, f"{answered} of {len(electorate)} voters answered")
@@ -257,7 +258,7 @@ def _is_awaited(turn: Transition, lead: CoordinatorState, peer: str) -> bool:
     if timeouts.was_silent(turn.state, peer):
         return False
     said, _ = turn.state.heard.get(peer, (None, 0.0))
-    must_encode = peer not in turn.state.silent and (said is None or not said.ready)
+    must_encode = not timeouts.is_hurried(turn.state, peer) and (said is None or not said.ready)
     if peer in steady or must_encode:
         return True
     if not all(other in lead.promises for other in lead.asked if other in steady):

@@ -350,8 +350,8 @@ def _done_with_others_at(turn: Transition, exchange: MemberState) -> float:
     if not _has_come(exchange, wanted):
         return inf
     came_at = [exchange.part_at[peer] for _, peer in voters if peer in exchange.part_at]
-    silent = sum(1 << index for index, peer in enumerate(exchange.names) if peer in turn.state.silent)
-    is_all = _has_come(exchange, givers(exchange.members) & ~silent)
+    hurried = sum(1 << index for index, peer in enumerate(exchange.names) if timeouts.is_hurried(turn.state, peer))
+    is_all = _has_come(exchange, givers(exchange.members) & ~hurried)
     return timeouts.others_until(exchange.began_at, came_at, exchange.closes_at - exchange.began_at if is_all else inf)
 
 
@@ -368,17 +368,22 @@ def _close(turn: Transition, exchange: MemberState) -> None:
 def _remember_who_gave(turn: Transition, exchange: MemberState) -> None:
     givers = {header.peer: index for index, header in enumerate(exchange.members) if header.root}
     came = {peer for peer, index in givers.items() if all(bits >> index & 1 for bits in exchange.received.values())}
-    turn.set(silent=timeouts.silent_after(turn.state, givers, came))
+    in_full = givers if turn.now >= exchange.closes_at else ()
+    turn.set(silent=timeouts.silent_after(turn.state, givers, came, in_full))
 
 
 def remember_who_reduced(turn: Transition) -> None:
-    """At the end of a round: whose means did not come to me."""
+    """At the end of a round: whose means did not come to me in the whole time for them, whoever was told to reduce
+    these parts again meanwhile."""
     exchange = turn.state.exchange
     if exchange is None:
         return
     owners, means = exchange.reducers, exchange.means
     late = {owner for part, owner in enumerate(owners) if part not in means or means[part].reducer != owner}
-    turn.set(silent=timeouts.silent_after(turn.state, set(owners) - {turn.me}, set(owners) - late))
+    whole_s = timeouts.reduced_s(timeouts.at(turn.state, exchange.place.ballot))
+    others = set(owners) - {turn.me}
+    in_full = others if turn.now >= exchange.began_at + whole_s else ()
+    turn.set(silent=timeouts.silent_after(turn.state, others, others - late, in_full))
 
 
 # ---- reduce ----

@@ -173,8 +173,9 @@ def on_redo(turn: Transition, sender: str, message: Reassign) -> bool:
     mine = [part for part, reducer in new.items() if reducer == turn.me]
     waits = timeouts.at(turn.state, message.place.ballot)
     suspects = {exchange.reducers[part] for part in new}
-    lost = (peer for peer in suspects if timeouts.is_gone(turn.state, peer, turn.now) or peer in turn.state.silent)
-    in_vain = set(lost) == suspects
+    in_vain = all(
+        timeouts.is_gone(turn.state, peer, turn.now) or timeouts.is_hurried(turn.state, peer) for peer in suspects
+    )
     _change(
         turn, redo={**again.redo, **new}, orders=again.orders + 1,
         suspects=again.suspects | suspects,

@@ -353,7 +353,7 @@ class State:
     past: MemberState | None = None
     """The exchange of the last committed round: evidence may come late."""
     silent: Mapping[str, int] = field(default_factory=dict)
-    """Peers for which I waited in vain, and how often each must come in time until I wait for it as before."""
+    """Peers for which I waited in vain, and after how many waits that is forgotten."""
     mute: tuple[str, ...] = ()
     """Those that had not checked a proposal by then."""
     seen_lying: Mapping[str, Misconduct] = field(default_factory=dict)

@@ -254,7 +254,7 @@ def answers_s(state: State, ballot: int, now: float, asked: Sequence[str]) -> fl
     contribution."""
     waiting = any(
         not said.ready and said.anchor == state.head.anchor and now - at_s < HEARD_S
-        for said, at_s in (state.heard[peer] for peer in asked if peer in state.heard and peer not in state.silent)
+        for said, at_s in (state.heard[peer] for peer in asked if peer in state.heard and not is_hurried(state, peer))
     )
     return state.rules.ack_s if waiting else at(state, ballot).ack_s
 
@@ -275,20 +275,28 @@ def patience_s(state: State) -> float:
 GRACE_S = 2.0
 SILENT_MOST = 256
 """Peers of whom it is remembered that they were silent."""
-TIMES = 32
-"""A voter that was waited for in vain must come in time so often until it is waited for as before: up to three times in
-a round. Otherwise one that keeps something from another peer in each round would be waited for in each of them."""
+ONCE, AGAIN = 8, 32
+"""Waits, up to three in a round, after which a voter that was waited for in vain is waited for as before, whether it
+comes in them or not: it may be slow, and what comes late does not count. Again: one that kept something from others in
+each round would else be waited for in each of them."""
+REMEMBERED = 32
+"""Waits after that within which another in vain is one again."""
 
 
 def steady(state: State) -> frozenset[str]:
     """The peers that have earned a vote, without those that I lately waited for in vain. What others say of a peer
     makes no difference."""
-    return trusted(state.head) - state.silent.keys()
+    return frozenset(peer for peer in trusted(state.head) if not is_hurried(state, peer))
+
+
+def is_hurried(state: State, peer: str) -> bool:
+    """Whether I wait less for a peer, since I lately waited for it in vain."""
+    return state.silent.get(peer, 0) > REMEMBERED
 
 
 def was_silent(state: State, peer: str) -> bool:
     """A newcomer that was waited for in vain the last time: it is asked, accepted if it comes, and not waited for."""
-    return peer in state.silent and peer not in trusted(state.head)
+    return is_hurried(state, peer) and peer not in trusted(state.head)
 
 
 def others_until(began_at: float, steady_at: Sequence[float], wait_s: float = inf) -> float:
@@ -297,13 +305,21 @@ def others_until(began_at: float, steady_at: Sequence[float], wait_s: float = in
     return 2 * max(steady_at) - began_at + min(GRACE_S, wait_s / 4) if steady_at else inf
 
 
-def silent_after(state: State, awaited: Collection[str], came: Collection[str]) -> dict[str, int]:
-    """`State.silent` after a wait for these peers, some of which came."""
-    believed = trusted(state.head)
-    again = {peer: TIMES if peer in believed else 1 for peer in awaited if peer not in came}
-    left = {peer: times - (peer in came and peer in awaited) for peer, times in state.silent.items()}
-    kept = {peer: times for peer, times in left.items() if times and peer not in again}
-    return dict([*kept.items(), *again.items()][-SILENT_MOST:])
+def silent_after(
+    state: State, awaited: Collection[str], came: Collection[str], in_full: Collection[str]
+) -> dict[str, int]:
+    """`State.silent` after a wait for these peers, some of which came. A voter that did not was waited for in vain if I
+    waited for it `in_full`, and a newcomer in any case."""
+    believed, left = trusted(state.head), dict(state.silent)
+    for peer in awaited:
+        is_voter = peer in believed
+        if peer not in came and (peer in in_full or not is_voter):
+            times = 1 if not is_voter else AGAIN if left.pop(peer, 0) else ONCE
+            left[peer] = REMEMBERED + times
+        elif peer in left:
+            left[peer] -= 1
+    newcomers_first = sorted(left.items(), key=lambda item: item[0] in believed)  # names cost nothing
+    return {peer: times for peer, times in newcomers_first[-SILENT_MOST:] if times}
 
 
 def silent_bits(state: State, members: Sequence[str]) -> int:

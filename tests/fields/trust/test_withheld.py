@@ -6,10 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from peer.consensus.protocol.messages import Heartbeat, Message, PartData, Promise
+from peer.consensus.protocol.messages import Heartbeat, Message, PartData, Promise, Start
 from peer.consensus.protocol.rules import Rules
+from peer.consensus.rounds import collector, timeouts
 from peer.consensus.rounds.driver import Driver
 from peer.consensus.rounds.interface import Effect, SendMean, SendParts
+from peer.consensus.rounds.state import CoordinatorState, MemberState
+from peer.consensus.rounds.transition import Transition
 from peer.testing.memory_swarm import World
 from tests.fields.trust.liars import LIAR, VICTIM, Stage, honest_rounds
 
@@ -75,15 +78,89 @@ def test_a_voter_whose_parts_were_lost_once_counts_in_every_later_round() -> Non
     """It is waited for as long as the others take, and as long again."""
     stage = Stage.of(4)
     stage.world.liars = set()
-    stage.run(stage.from_s)
-    stage.world.network.drops = lambda sender, receiver, frame: sender == VICTIM and frame[1] == PartData.code
-    stage.run(12.0)
-    assert any(VICTIM in peer.driver.state.silent for peer in stage.honest)
-    stage.world.network.drops = None
+    loses_its_parts_once(stage)
     stage.run(12.0)
     rounds = stage.run(60.0)
     for block in stage.blocks[-rounds:]:
         assert block.update.contributed(VICTIM, 0)
+
+
+def loses_its_parts_once(stage: Stage) -> None:
+    """The victim's, in about one round."""
+    stage.run(stage.from_s)
+    stage.world.network.drops = lambda sender, receiver, frame: sender == VICTIM and frame[1] == PartData.code
+    stage.run(12.0)
+    assert any(timeouts.is_hurried(peer.driver.state, VICTIM) for peer in stage.honest)
+    stage.world.network.drops = None
+
+
+def test_a_voter_on_a_slow_line_whose_parts_were_lost_once_counts_again_soon() -> None:
+    """In the time that the others take, and as long again, it never comes: who is not waited for is not silent."""
+    stage = Stage.of(4)
+    stage.world.liars = set()
+    stage.world.network.delays = lambda sender, receiver, frame: (
+        1.6 if sender == VICTIM and frame[1] == PartData.code else 0.0
+    )
+    loses_its_parts_once(stage)
+    stage.run(60.0)
+    rounds = stage.run(60.0)
+    for block in stage.blocks[-rounds:]:
+        assert all(block.update.contributed(VICTIM, part) for part in range(6))
+
+
+@pytest.mark.parametrize("peers", [3, 4, 7])
+def test_a_coordinator_that_starts_nobody_else_does_not_count_alone(
+    peers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who pledged something and was not asked for it checks no update without it: that ballot is lost."""
+    usual, stage, send = honest_rounds(peers, SECONDS), Stage.of(peers), Driver._send
+
+    def keep(driver: Driver, to: tuple[str, ...], message: Message) -> None:
+        if isinstance(message, Start) and stage.lies(driver.state.rules.me):
+            stage.told["starts"] += 1
+            to = ()
+        send(driver, to, message)
+
+    monkeypatch.setattr(Driver, "_send", keep)
+    stage.run(stage.from_s)
+    rounds = stage.run(SECONDS)
+    assert stage.told["starts"] > 0
+    for block in stage.blocks[-rounds:]:
+        givers = {peer.name for peer in stage.world.peers if block.update.contributed(peer.name, 0)}
+        assert givers - {LIAR}
+    assert 2 * rounds >= usual
+    assert stage.accused() == set()
+
+
+@pytest.mark.parametrize("peers", [4, 7])
+def test_a_coordinator_makes_nobody_look_silent_whose_parts_it_has_reduced_again(
+    peers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once, when it leads: none of the others has waited for the victim."""
+    stage, given_up = Stage.of(peers, parts=2 * peers), collector._given_up
+
+    def repairs_at_once(turn: Transition, lead: CoordinatorState, exchange: MemberState, missing: set[int]) -> bool:
+        theirs = {part for part in missing if exchange.reducers[part] == VICTIM} - lead.repaired
+        if stage.lies(turn.me) and theirs:
+            stage.told["repairs"] += 1
+            collector._repair(turn, exchange, theirs, {VICTIM})
+        return given_up(turn, turn.state.lead or lead, exchange, missing)
+
+    monkeypatch.setattr(collector, "_given_up", repairs_at_once)
+    stage.run(stage.from_s)
+    for _ in range(20):
+        stage.run(5.0)
+        assert not any(timeouts.is_hurried(peer.driver.state, VICTIM) for peer in stage.honest)
+    assert stage.told["repairs"] > 0
+
+
+def test_names_that_nobody_knows_push_no_voter_out_of_what_is_remembered() -> None:
+    stage = Stage.of(4)
+    stage.run(1.0)
+    state = stage.honest[0].driver.state
+    silent = timeouts.silent_after(state, [LIAR], (), [LIAR])
+    names = [f"name {number}" for number in range(2 * timeouts.SILENT_MOST)]
+    assert LIAR in timeouts.silent_after(replace(state, silent=silent), names, (), names)
 
 
 class Patient(World):

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 SCHEDULES = 2
 FIRST = 1_000_002
 """Other schedules than those of `test_chaos.py`."""
-JUDGED = (FIRST + 2, FIRST + 3)
+JUDGED = (FIRST + 3, FIRST + 5)
 """In which contributions are refused and layers rolled back."""
 
 
