@@ -349,15 +349,15 @@ class NotedParts(Borrowed):
 
 
 class LyingScales(Borrowed):
-    """Arithmetic that finds the norms of others' parts to be `factor` times what they are."""
+    """Arithmetic that finds the norms of its own parts to be `factor` times what they are."""
 
     def __init__(self, inner: ReductionPort, own: NotedParts, factor: float) -> None:
         super().__init__(inner)
         self._own, self._factor = own, factor
 
     def measure(self, payload: bytes, direction: bytes, done: Callable[[PartNorms], None]) -> None:
-        """Measure a part; the truth only about my own, with which others' figures about me are compared."""
-        factor = 1.0 if digest_of(payload) in self._own.given else self._factor
+        """Measure a part; the truth about those of others."""
+        factor = self._factor if digest_of(payload) in self._own.given else 1.0
 
         def lie(figures: PartNorms) -> None:
             done(dataclasses.replace(figures, square=figures.square * factor**2, dot=figures.dot * factor))
@@ -366,7 +366,7 @@ class LyingScales(Borrowed):
 
 
 class MisMeasuring(Role):
-    """As reducer it signs norms of others that are `factor` times what they are."""
+    """It declares norms of its own contribution that are `factor` times what they are."""
 
     honest = False
 

@@ -77,7 +77,7 @@ def test_the_three_alone_have_the_names_and_the_text_that_they_have_beside_an_at
 CODES = {
     "x100": "CLIPPED", "nan": "NONFINITE", "inf": "NONFINITE", "zeros": "ANOMALY", "stale-replay": "STALE",
     "wrong-shapes": "LATE", "oversized": "LATE", "tokens-negative": "ABSENT", "tokens-huge": "ABSENT",
-    "two-means": "MISDECLARED", "norms-low": "MISDECLARED", "norms-high": "MISDECLARED",
+    "two-means": "MISDECLARED", "norms-low": "LATE", "norms-high": "CLIPPED",
 }  # fmt: skip
 """What two rounds are enough to show; norms like any need a history, and a coordinator needs its turn."""
 

@@ -368,22 +368,18 @@ def _close(turn: Transition, exchange: MemberState) -> None:
 def _remember_who_gave(turn: Transition, exchange: MemberState) -> None:
     givers = {header.peer: index for index, header in enumerate(exchange.members) if header.root}
     came = {peer for peer, index in givers.items() if all(bits >> index & 1 for bits in exchange.received.values())}
-    in_full = givers if turn.now >= exchange.closes_at else ()
-    turn.set(silent=timeouts.silent_after(turn.state, givers, came, in_full))
+    turn.set(silent=timeouts.silent_after(turn.state, givers, came, givers if turn.now >= exchange.closes_at else ()))
 
 
 def remember_who_reduced(turn: Transition) -> None:
-    """At the end of a round: whose means did not come to me in the whole time for them, whoever was told to reduce
-    these parts again meanwhile."""
+    """At the end of a round: whose means did not come to me in the whole time for them, whoever else reduced them."""
     exchange = turn.state.exchange
     if exchange is None:
         return
-    owners, means = exchange.reducers, exchange.means
-    late = {owner for part, owner in enumerate(owners) if part not in means or means[part].reducer != owner}
-    whole_s = timeouts.reduced_s(timeouts.at(turn.state, exchange.place.ballot))
-    others = set(owners) - {turn.me}
-    in_full = others if turn.now >= exchange.began_at + whole_s else ()
-    turn.set(silent=timeouts.silent_after(turn.state, others, others - late, in_full))
+    means, others = exchange.means, set(exchange.reducers) - {turn.me}
+    late = {owner for part, owner in enumerate(exchange.reducers) if part not in means or means[part].reducer != owner}
+    until = exchange.began_at + timeouts.reduced_s(timeouts.at(turn.state, exchange.place.ballot))
+    turn.set(silent=timeouts.silent_after(turn.state, others, others - late, others if turn.now >= until else ()))
 
 
 # ---- reduce ----
