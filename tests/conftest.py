@@ -16,6 +16,7 @@ from peer.testing.child_process import HANG_S
 from tests import warm
 
 pytest_plugins = [
+    "peer.testing.pytest_plugin",
     "tests.leftovers",
     "tests.quick",
     "tests.timing",

@@ -1,7 +1,6 @@
-"""The pytest plugin: the fixture `swarm` and the marker `swarm`.
+"""The pytest plugin: the fixture `swarm` and the marker `swarm`, for whoever names this module in `pytest_plugins`.
 
-Every pytest run on a machine with homefires installed loads this file, so it imports nothing of ours before the fixture
-is used.
+A whole pytest run loads it, so it imports nothing of ours before the fixture is used.
 """
 
 from __future__ import annotations

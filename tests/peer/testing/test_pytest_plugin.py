@@ -19,8 +19,13 @@ pytest_plugins = ("pytester",)
 ROOT = Path(__file__).parents[3]
 
 
-def run_tests(pytester: pytest.Pytester, source: str) -> pytest.RunResult:
+ASKED = 'pytest_plugins = ["peer.testing.pytest_plugin"]'
+"""The line of a conftest.py that asks for the fixture."""
+
+
+def run_tests(pytester: pytest.Pytester, source: str, conftest: str = ASKED) -> pytest.RunResult:
     """Run one test file as strictly as pytest can."""
+    pytester.makeconftest(conftest)
     pytester.makepyfile(source)
     pytester.makeini("[pytest]\naddopts = --strict-markers --strict-config\nfilterwarnings = error\n")
     return pytester.runpytest_subprocess("-p", "no:cacheprovider", timeout=HANG_S)
@@ -33,7 +38,14 @@ def test_the_test_in_the_readme_passes_word_for_word(pytester: pytest.Pytester) 
     )
     block = section.partition("```python\n")[2].partition("```")[0]
     assert len(block.splitlines()) == 10
+    assert section.partition("```python\n")[0].count(f"`{ASKED}`") == 1
     run_tests(pytester, block).assert_outcomes(passed=1)
+
+
+def test_who_did_not_ask_for_it_has_no_fixture_of_that_name(pytester: pytest.Pytester) -> None:
+    result = run_tests(pytester, "def test_bees(swarm): pass", conftest="")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*fixture 'swarm' not found*"])
 
 
 def test_a_fault_that_never_strikes_fails_the_test(pytester: pytest.Pytester) -> None:
