@@ -98,7 +98,7 @@ def recorded(written: Path) -> Page:
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages of words alone: to draw their pictures takes a second."""
-    monkeypatch.setattr("tui.report.report.draw_charts", lambda swarm: [])
+    monkeypatch.setattr("tui.report.charts.draw_charts", lambda swarm: [])
 
 
 def write_run(path: Path, peers: int, rounds: int, name: str = "") -> Path:
