@@ -6,8 +6,9 @@ import asyncio
 import socket
 import time
 import tracemalloc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,26 @@ class Sockets:
         return await asyncio.open_connection(sock=near)
 
 
+class DropTold(Libp2pStreams):
+    """Tells when the first frame is dropped."""
+
+    def __init__(self, *rest: Any) -> None:
+        self.dropped = asyncio.Event()
+        super().__init__(*rest)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "frames_dropped" and value:
+            self.dropped.set()
+
+
+def at_intervals(seconds: float, times: int, give: Callable[[bytes], None], piece: bytes) -> None:
+    """Have the loop give a piece so many times, the first one after so many seconds."""
+    loop = asyncio.get_running_loop()
+    for number in range(1, times + 1):
+        loop.call_later(number * seconds, give, piece)
+
+
 async def far_end(daemon: Sockets, of: str) -> socket.socket:
     """Of the next stream, which is to this peer."""
     to, end = await daemon.far_ends.get()
@@ -63,7 +84,7 @@ async def test_a_blocked_write_ends_by_its_deadline_and_delays_nobody() -> None:
             running.append(tasks.create_task(story))
             return running[-1]
 
-        streams = Libp2pStreams(daemon, "/test", spawn, LIMITS)
+        streams = DropTold(daemon, "/test", spawn, LIMITS)
         for _ in range(5):
             streams.send_bulk("carol", lambda: FRAME)
         with await far_end(daemon, "carol") as deaf:
@@ -73,9 +94,7 @@ async def test_a_blocked_write_ends_by_its_deadline_and_delays_nobody() -> None:
             assert await read_frame(reader, 2**20, 5.0) == FRAME
             assert await read_frame(reader, 2**20, 5.0) == b"then this"
             assert streams.frames_dropped == 0, "Carol's deadline came before Dave's frames"
-            async with asyncio.timeout(HANG_S):
-                while not streams.frames_dropped:  # noqa: ASYNC110  # nothing reports it
-                    await asyncio.sleep(0.01)
+            await asyncio.wait_for(streams.dropped.wait(), HANG_S)
             assert deaf.fileno() >= 0
         streams.send("carol", b"hello again")
         heard, second = await asyncio.open_connection(sock=await far_end(daemon, "carol"))
@@ -245,13 +264,10 @@ async def test_who_drips_is_given_up_though_it_goes_on() -> None:
     """Most of a frame at once, then just enough to be progress: it must be here as soon as the slowest rate says."""
     reader, size = asyncio.StreamReader(), 200_000
     reader.feed_data(size.to_bytes(HEADER_BYTES, "big") + bytes(150_000))
-    reading = asyncio.create_task(read_frame(reader, size, 1.0, slowest_bytes_per_s=1e6))
-    for _ in range(12):
-        await asyncio.sleep(0.2)
-        reader.feed_data(bytes(PROGRESS_BYTES))
-    reader.feed_data(bytes(size))
+    at_intervals(0.2, 12, reader.feed_data, bytes(PROGRESS_BYTES))
+    at_intervals(2.5, 1, reader.feed_data, bytes(size))
     with pytest.raises(TimeoutError):
-        await reading
+        await read_frame(reader, size, 1.0, slowest_bytes_per_s=1e6)
 
 
 @pytest.mark.slow
@@ -473,9 +489,7 @@ async def test_an_answer_may_take_longer_than_its_beginning_as_long_as_it_comes_
     """What has begun is not thrown away."""
     async with asyncio.timeout(HANG_S), asking(2.0, 1000.0) as (asked, writer):
         writer.write(b"\x01" + (20_000).to_bytes(HEADER_BYTES, "big"))
-        for _ in range(5):
-            await asyncio.sleep(0.5)
-            writer.write(bytes(4_000))
+        at_intervals(0.5, 5, writer.write, bytes(4_000))
         assert await asked == bytes(20_000)
 
 
@@ -484,9 +498,7 @@ async def test_an_answer_that_drips_is_given_up_by_its_size_not_by_what_it_might
     """A small answer has little time, though a large one was allowed: here 2 s, and it takes 3.5 s."""
     async with asyncio.timeout(HANG_S), asking(1.0, 20_000.0) as (asked, writer):
         writer.write(b"\x01" + (20_000).to_bytes(HEADER_BYTES, "big"))
-        for _ in range(5):
-            await asyncio.sleep(0.7)
-            writer.write(bytes(PROGRESS_BYTES))
+        at_intervals(0.7, 5, writer.write, bytes(PROGRESS_BYTES))
         with pytest.raises(Unreachable, match="did not send name"):
             await asked
 
@@ -583,10 +595,18 @@ async def test_a_control_frame_overtakes_parts_also_to_the_same_peer(real_world:
         theirs.listen(ends[-1][1])
         streams.send(peer.peer_id, b"hello")
         await ends[-1][1].wait_for(1)
-    for to, _ in ends:
+    begun = [asyncio.Event() for _ in ends]
+
+    def make(first: asyncio.Event) -> bytes:
+        first.set()
+        return bytes(part_bytes)
+
+    for (to, _), first in zip(ends, begun, strict=True):
         for _ in range(4):
-            streams.send_bulk(to, lambda: bytes(part_bytes))
-    await asyncio.sleep(0.5)  # the bucket is empty, and the first parts are half written
+            streams.send_bulk(to, partial(make, first))
+    async with asyncio.timeout(HANG_S):
+        for first in begun:
+            await first.wait()  # a part of seconds is being written to each
     began = time.monotonic()
     for to, inbox in ends:
         streams.send(to, b"vote")
