@@ -193,7 +193,7 @@ def fault_of_tables(rules: Rules, head: ChainHead, update: Update) -> str:
         return "its weights are not those that its headers give"
     if update.records != judgement.records:
         return "its records do not follow from those before"
-    if not _contributors_valid(update, rules):
+    if not _contributors_valid(rules, head.electorate, update):
         return "its contributors do not fit its parts, headers and weights"
     if update.penalties != penalties.due(rules, head, update, judgement.findings):
         return "its penalties are not those that are due"
@@ -207,9 +207,9 @@ def tenures_due(rules: Rules, head: ChainHead, update: Update) -> tuple[Tenure, 
     return tenures_after(head, update, rules.fragment(head.round).rows, norms.caught(head, update.members))
 
 
-def _contributors_valid(update: Update, rules: Rules) -> bool:
-    """Whether the contributors of a mean are members that gave the part and count; a part is rolled back only if
-    nothing of its layer counts."""
+def _contributors_valid(rules: Rules, electorate: Collection[str], update: Update) -> bool:
+    """Whether the contributors of a mean are members that gave the part and count, and enough of the voters; a part is
+    rolled back only if nothing of its layer counts."""
     gave, rows = givers(update.members), rules.fragment(update.round - 1).rows
     for part, (name, bits) in enumerate(zip(update.parts, update.contributors, strict=True)):
         row = norms.row_for(update.weights, rows[part])
@@ -217,7 +217,17 @@ def _contributors_valid(update: Update, rules: Rules) -> bool:
         refused = 0 if any(row) else gave
         if bits & ~gave or (bits != refused if name == VOID else not counted):
             return False
+        if name != VOID and not is_of_enough(electorate, update.members, bits):
+            return False
     return True
+
+
+def is_of_enough(electorate: Collection[str], members: tuple[ContributionHeader, ...], contributors: int) -> bool:
+    """Whether at least half of the voters that give something are behind a mean. So nobody who reduces it, be it a
+    coordinator that has all parts reduced again by itself, decides alone whose work counts."""
+    voters = sum(1 << index for index, header in enumerate(members) if header.peer in electorate)
+    voters &= givers(members)
+    return 2 * (voters & contributors).bit_count() >= voters.bit_count()
 
 
 def timely(wall_s: float, time: int) -> bool:

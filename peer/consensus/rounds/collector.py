@@ -72,13 +72,18 @@ def _key(part: int, mean: MeanData) -> tuple[bytes, int, int]:
 
 
 def _have_checked(turn: Transition, exchange: MemberState) -> None:
-    """Every mean is compared with its rows before it is proposed; a wrong one counts as missing."""
-    if not turn.rules.row_bytes:
-        return
+    """Every mean is compared with its rows before it is proposed. A wrong one counts as missing, and so does one that
+    too few are behind: another reducer may have more."""
     table, right = norms.table_of(exchange.judgement), {}
     for part, mean in exchange.means.items():
+        if not validation.is_of_enough(turn.state.electorate, exchange.members, mean.contributors):
+            continue
         key = _key(part, mean)
-        is_checked = mean.digest in turn.state.held and soundness.have_checked(turn, exchange.members, table, key)
+        is_checked = (
+            turn.rules.row_bytes
+            and mean.digest in turn.state.held
+            and soundness.have_checked(turn, exchange.members, table, key)
+        )
         if not is_checked or not turn.state.faults[key]:
             right[part] = mean
     if len(right) < len(exchange.means):

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from peer.consensus.protocol.messages import Heartbeat, Message, PartData, Promise, Start
+from peer.consensus.protocol import validation
+from peer.consensus.protocol.block import VOID
+from peer.consensus.protocol.messages import Heartbeat, Message, PartData, Promise, Reassign, Start
 from peer.consensus.protocol.rules import Rules
-from peer.consensus.rounds import collector, timeouts
+from peer.consensus.rounds import collector, member, reassignment, timeouts
 from peer.consensus.rounds.driver import Driver
 from peer.consensus.rounds.interface import Effect, SendMean, SendParts
 from peer.consensus.rounds.state import CoordinatorState, MemberState
@@ -152,6 +154,49 @@ def test_a_coordinator_makes_nobody_look_silent_whose_parts_it_has_reduced_again
         stage.run(5.0)
         assert not any(timeouts.is_hurried(peer.driver.state, VICTIM) for peer in stage.honest)
     assert stage.told["repairs"] > 0
+
+
+@pytest.mark.parametrize("proposes", [False, True])
+@pytest.mark.parametrize("peers", [3, 4, 7])
+def test_a_coordinator_that_has_all_parts_reduced_again_by_itself_does_not_count_alone(
+    peers: int, proposes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once, and it waits for nobody's parts. `proposes`: it proposes such means, too; else it sees that all would
+    refuse them."""
+    usual, stage, orders = honest_rounds(peers, SECONDS), Stage.of(peers), set()
+    poll_means, awaits_others, have_checked = (
+        collector.poll_means, reassignment._awaits_others, collector._have_checked
+    )  # fmt: skip
+
+    def orders_all(turn: Transition, lead: CoordinatorState) -> None:
+        exchange = turn.state.exchange
+        if stage.lies(turn.me) and exchange is not None and exchange.place.ballot == lead.ballot:
+            if exchange.place not in orders:
+                orders.add(exchange.place)
+                others = tuple((part, LIAR) for part, owner in enumerate(exchange.reducers) if owner != LIAR)
+                turn.send(exchange.names, Reassign(exchange.place, others))
+                member._close(turn, exchange)
+        poll_means(turn, lead)
+
+    monkeypatch.setattr(collector, "poll_means", orders_all)
+    monkeypatch.setattr(
+        reassignment, "_awaits_others", lambda turn, *what: not stage.lies(turn.me) and awaits_others(turn, *what)
+    )
+    if proposes:
+        monkeypatch.setattr(
+            collector, "_have_checked", lambda turn, exchange: stage.lies(turn.me) or have_checked(turn, exchange)
+        )
+    stage.run(stage.from_s)
+    rounds = stage.run(SECONDS)
+    assert orders
+    electorate = [peer.name for peer in stage.world.peers]
+    for block in stage.blocks[-rounds:]:
+        update = block.update
+        for name, contributors in zip(update.parts, update.contributors, strict=True):
+            assert name == VOID or validation.is_of_enough(electorate, update.members, contributors)
+            assert name == VOID or 2 * contributors.bit_count() >= peers
+    assert 1.5 * rounds >= usual
+    assert stage.accused() <= {LIAR}
 
 
 def test_names_that_nobody_knows_push_no_voter_out_of_what_is_remembered() -> None:

@@ -91,7 +91,7 @@ def update(
         members=members,
         elect=tuple(member.peer for member in members),
         parts=tuple(digest_of(payload) for payload in PAYLOADS),
-        contributors=(0b111, 0b011, 0b001),
+        contributors=(0b111, 0b011, 0b101),
         weights=weights,
         penalties=(),
         weight=len(members),
