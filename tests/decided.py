@@ -172,7 +172,7 @@ class Bench:
             ReducePart(
                 self._place, part, self._present, names, weights, 0, sum(row) - sum(weights), judgement.scales[layer],
                 judgement.pulls[layer], self._directions[part], tuple(header.peer for header in behind),
-                tuple(norms.declared_of_layer(header, layer) for header in behind),
+                tuple(norms.declared_of_part(header, part) for header in behind),
             ),
             digests.append,
         )  # fmt: skip

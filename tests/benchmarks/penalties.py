@@ -234,14 +234,16 @@ class Run:
         if len(members) < 3 or not known:
             return
         index = self._rng.choice(known)
-        spiked = (*members[:index], doubled(members[index]), *members[index + 1 :])
+        twice = doubled(members[index], len(rules.fragment(head.round).parts))
+        spiked = (*members[:index], twice, *members[index + 1 :])
         counts.doubled += 1
         counts.refused += not any(row[index] for row in norms.judgement_of(rules, head, spiked).weights)
 
 
-def doubled(header: ContributionHeader) -> ContributionHeader:
-    """As if the contribution were twice as large. Of each layer a header has the square of the norm, the inner product
-    with the last mean, and the square of that."""
-    figures = struct.iter_unpack(">fff", header.norms)
-    declared = b"".join(struct.pack(">fff", 4 * square, 2 * dot, last) for square, dot, last in figures)
-    return dataclasses.replace(header, norms=declared)
+def doubled(header: ContributionHeader, parts: int) -> ContributionHeader:
+    """As if the contribution were twice as large. A header has the square of the norm of each part, then of each layer
+    the inner product with the last mean, and the square of that."""
+    squares, directions = struct.iter_unpack(">f", header.norms[: 4 * parts]), header.norms[4 * parts :]
+    declared = [struct.pack(">f", 4 * square) for (square,) in squares]
+    declared += [struct.pack(">ff", 2 * dot, last) for dot, last in struct.iter_unpack(">ff", directions)]
+    return dataclasses.replace(header, norms=b"".join(declared))

@@ -18,7 +18,7 @@ from peer.consensus.protocol.block import Update
 from peer.consensus.protocol.encoding import digest_of
 from peer.consensus.protocol.head import genesis_anchor
 from peer.consensus.protocol.messages import BallotId
-from peer.consensus.protocol.norms import declared_of_layer, row_for
+from peer.consensus.protocol.norms import declared_of_part, row_for
 from peer.consensus.rounds.interface import BufferPart, ReducePart
 from peer.network.link.reduction import ReductionWorker
 from peer.schema.spec import RunSpec
@@ -149,7 +149,7 @@ def reduced(trainers: list[LocalTrainer], update: Update) -> dict[bytes, bytes]:
             for name, offer in zip(names, offers, strict=True):
                 reducer.keep(BufferPart(where, name, part, offer.payload(part)))
             weights = row_for(update.weights, piece.layer)
-            declared = tuple(declared_of_layer(header, piece.layer) for header in update.members)
+            declared = tuple(declared_of_part(header, part) for header in update.members)
             everybody = (1 << len(names)) - 1
             whole = ReducePart(where, part, everybody, names, weights, rows=names, declared=declared)
             reducer.reduce(whole, lambda digest: None)

@@ -10,7 +10,7 @@ S is a count sketch (Charikar et al. 2002): every run of `RUN` elements is summe
 `BUCKETS` buckets at random. The elements of a run are drawn as well, each from another eighth of the part: an attacker
 who knew the runs could put everything into one of them, whose sum is √RUN times its norm once in a hundred draws.
 Norms are estimated within 1 / √(2 · BUCKETS), one standard deviation. A row is float16, divided by the norm that its
-contributor declared for the layer, since plain float16 would overflow.
+contributor declared for the part, since plain float16 would overflow.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class MeanFormula:
 
     weights: Sequence[int]
     declared: Sequence[float]
-    """Norms of the layer, one for each contributor."""
+    """Norms of the part, one for each contributor."""
     missing: int = 0
     scale: int = WEIGHT_ONE
     pull: int = 0

@@ -97,7 +97,7 @@ def weights_of(update: Update, parts: Sequence[Part]) -> dict[str, int]:
 
 def norms_of(update: Update) -> dict[str, float]:
     """The L2 norm of each member's pseudo-gradient over all that the round averages, as it has declared it."""
-    return {header.peer: declared_norm(header) for header in update.members if header.norms}
+    return {header.peer: declared_norm(header, len(update.parts)) for header in update.members if header.norms}
 
 
 def layer_name(layer: int, layers: Sequence[str]) -> str:

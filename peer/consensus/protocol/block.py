@@ -140,7 +140,7 @@ class ContributionHeader(Packed):
     away: tuple[str, ...] = ()
     """Voters that its author, itself a voter, has not heard for `SILENT_S`."""
     norms: bytes = b""
-    """What it gives comes to, by layer: `peer.consensus.protocol.norms.declare`. Empty of who gives nothing."""
+    """What it gives comes to: `peer.consensus.protocol.norms.declare`. Empty of who gives nothing."""
     signature: bytes = b""
     delegates: tuple[Delegate, ...] = ()
 

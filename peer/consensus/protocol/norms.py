@@ -26,7 +26,7 @@ from peer.consensus.protocol.rules import Rules, computed_once
 
 REPORTERS = 2
 """Nobody is convicted on the word of one."""
-_FLOAT32, _DECLARED = struct.Struct(">f"), struct.Struct(">3f")
+_FLOAT32, _DIRECTION = struct.Struct(">f"), struct.Struct(">2f")
 NOT_A_NUMBER = bytes.fromhex("7fc00000")
 
 
@@ -150,41 +150,52 @@ def _newcomers_bounded(claims: list[Contributor], believed: Collection[str]) -> 
 
 
 def declare(fragment: Fragment, figures: Mapping[int, PartNorms]) -> bytes:
-    """What a header declares of a contribution, from the figures of each part of a fragment: for each layer three
-    float32 (big-endian), the square of its L2 norm, its inner product with the last committed mean of the layer, and
-    the square of that mean. The last two are 0 if there is no such mean."""
-    sums = {layer: [0.0, 0.0, 0.0] for layer in fragment.layers}
+    """What a header declares of a contribution, from the figures of each part of a fragment: for each part a float32
+    (big-endian), the square of its L2 norm; then for each layer two, its inner product with the last committed mean of
+    the layer and the square of that mean. These are 0 if there is no such mean.
+
+    Of parts, since no reducer holds all of a layer: whoever declared one number for a layer of nine parts could give
+    three times that norm.
+    """
+    sums = {layer: [0.0, 0.0] for layer in fragment.layers}
     for index, part in enumerate(fragment.parts):
-        found, total = figures[index], sums[part.layer]
-        total[0] += found.square
-        total[1] += found.dot
-        total[2] += found.direction or 0.0
-    return b"".join(_float32(value) for layer in fragment.layers for value in sums[layer])
+        sums[part.layer][0] += figures[index].dot
+        sums[part.layer][1] += figures[index].direction or 0.0
+    squares = [figures[index].square for index in range(len(fragment.parts))]
+    return b"".join(map(_float32, [*squares, *(value for layer in fragment.layers for value in sums[layer])]))
 
 
-def declared(header: ContributionHeader, row: int) -> tuple[float, float, float]:
-    """(square, inner product, square of the last mean) of layer number `row` of the fragment. Any of them may be NaN or
-    infinite."""
-    square, dot, direction = _DECLARED.unpack_from(header.norms, row * _DECLARED.size)
-    return square, dot, direction
+def declared_square(header: ContributionHeader, part: int) -> float:
+    """The square of the L2 norm that it declares for one part; NaN and infinity are possible."""
+    square: float = _FLOAT32.unpack_from(header.norms, part * _FLOAT32.size)[0]
+    return square
 
 
-def declared_norm(header: ContributionHeader) -> float:
-    """The L2 norm of everything that a header declares."""
-    total = 0.0
-    for square, _, _ in _DECLARED.iter_unpack(header.norms):
-        total += square
-    return _root(total)
+def declared_of_part(header: ContributionHeader, part: int) -> float:
+    """The L2 norm that it declares for one part; 0 for a peer that gives nothing."""
+    return _root(declared_square(header, part)) if header.norms else 0.0
 
 
-def declared_of_layer(header: ContributionHeader, row: int) -> float:
-    """The L2 norm that it declares for one layer; 0 for a peer that gives nothing."""
-    return _root(declared(header, row)[0]) if header.norms else 0.0
+def declared_norm(header: ContributionHeader, parts: int) -> float:
+    """The L2 norm of all parts, so many, of one that gives something."""
+    return _root(sum(declared_square(header, part) for part in range(parts)))
+
+
+def declared(fragment: Fragment, header: ContributionHeader) -> list[tuple[float, float, float]]:
+    """(square, inner product, square of the last mean) of each layer of the fragment, from a header that gives
+    something. Any of them may be NaN or infinite; a negative square of a part is NaN."""
+    squares = [0.0] * len(fragment.layers)
+    for part, row in enumerate(fragment.rows):
+        square = declared_square(header, part)
+        squares[row] += square if square >= 0.0 else math.nan
+    directions = _DIRECTION.iter_unpack(header.norms[len(fragment.rows) * _FLOAT32.size :])
+    return [(square, *direction) for square, direction in zip(squares, directions, strict=True)]
 
 
 def fault_of_declared(rules: Rules, head: ChainHead, header: ContributionHeader) -> str:
     """Why the declared norms cannot be read; empty if they can."""
-    needed = _DECLARED.size * len(rules.fragment(head.round).layers) if header.root else 0
+    fragment = rules.fragment(head.round)
+    needed = _FLOAT32.size * len(fragment.parts) + _DIRECTION.size * len(fragment.layers) if header.root else 0
     return "" if len(header.norms) == needed else f"it declares {len(header.norms)} bytes of norms, not {needed}"
 
 
@@ -207,10 +218,11 @@ def inputs_digest_of(members: tuple[ContributionHeader, ...]) -> bytes:
 def _layers(rules: Rules, head: ChainHead, members: tuple[ContributionHeader, ...]) -> list[LayerNorms]:
     """The declared norms of the fragment's layers. The norm of the last mean is the median of what peers with a vote
     say; if there is one, a missing inner product counts as 0."""
-    believed = trusted(head)
+    believed, fragment = trusted(head), rules.fragment(head.round)
+    tables = [declared(fragment, header) if header.root else None for header in members]
     found = []
-    for row in range(len(rules.fragment(head.round).layers)):
-        said = [declared(header, row) if header.root else None for header in members]
+    for row in range(len(fragment.layers)):
+        said = [None if table is None else table[row] for table in tables]
         directions = sorted(
             item[2]
             for header, item in zip(members, said, strict=True)

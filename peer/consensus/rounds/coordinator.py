@@ -63,7 +63,8 @@ def _begin_if_due(turn: Transition) -> None:
         return
     ranked = state.head.order
     promised = state.acceptor.promised
-    ballot = promised + 1 + (ranked.index(turn.me) - promised - 1) % len(ranked)
+    first = max(promised, state.outbid) + 1
+    ballot = first + (ranked.index(turn.me) - first) % len(ranked)
     skipped = _skipped_s(turn, ballot)
     if promised < 0 and not skipped:
         due = _all_ready(turn) or turn.now >= timeouts.asks_at(state)
@@ -108,7 +109,7 @@ def _skipped_s(turn: Transition, ballot: int) -> float:
 
 def _may_lead(turn: Transition, peer: str) -> bool:
     """Whether ballots of this coordinator are waited for: not if it has left, is gone, or was caught lying."""
-    if turn.has_left(peer) or timeouts.is_gone(turn.state, peer, turn.now):
+    if turn.says_nothing(peer) or timeouts.is_gone(turn.state, peer, turn.now):
         return False
     return all(peer != liar for liar, *_ in turn.state.head.caught)
 
@@ -196,6 +197,11 @@ def on_nack(turn: Transition, sender: str, message: Nack) -> None:
     if sender == turn.owner(ballot) and ballot == turn.state.acceptor.promised:
         turn.ballot_over()  # its coordinator has stepped back
         return
+    # Two that follow each other's ballots would else stay below those of a third, who never takes part in theirs. By
+    # one cycle at a time, since nothing proves what a voter has promised.
+    most = turn.state.acceptor.promised + len(turn.state.electorate)
+    if sender != turn.owner(ballot):
+        turn.set(outbid=max(turn.state.outbid, min(message.promised, most)))
     if lead is None or ballot != lead.ballot:
         return
     nacked = lead.nacked | {sender}

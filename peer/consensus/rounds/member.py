@@ -252,7 +252,7 @@ def _take_part(turn: Transition, exchange: MemberState, sender: str, message: Pa
 
 
 def on_measured(turn: Transition, event: PartMeasured) -> None:
-    """A part that I reduce counts from now on, unless its contributor declared a smaller norm for its layer."""
+    """A part that I reduce counts from now on, unless its contributor declared another norm for it."""
     exchange, part = turn.state.exchange, event.part
     if exchange is None or exchange.place != event.place:
         return
@@ -260,9 +260,7 @@ def on_measured(turn: Transition, event: PartMeasured) -> None:
     if index is None:
         return
     if part in exchange.again.received:
-        figures = {**exchange.figures, part: {**exchange.figures.get(part, {}), index: event.square}}
-        turn.set(exchange=replace(exchange, figures=figures))
-        as_declared = _is_as_declared(turn, turn.state.exchange or exchange, index, part)
+        as_declared = _is_as_declared(turn, exchange.members[index], part, event.square)
         reassignment.on_measured(turn, part, index, is_as_declared=as_declared)
         return
     if exchange.closed or part not in exchange.received:
@@ -270,10 +268,9 @@ def on_measured(turn: Transition, event: PartMeasured) -> None:
     is_here = event.giver == turn.me == exchange.holder_of(turn.rules, index, part)
     if not is_here and not exchange.taken.get(part, 0) >> index & 1:
         return  # measured for an exchange of this place that was left meanwhile
-    figures = {**exchange.figures, part: {**exchange.figures.get(part, {}), index: event.square}}
     part_at = exchange.part_at if event.giver == turn.me else {**exchange.part_at, event.giver: turn.now}
-    exchange = replace(exchange, figures=figures, part_at=part_at)
-    if _is_as_declared(turn, exchange, index, part):
+    exchange = replace(exchange, part_at=part_at)
+    if _is_as_declared(turn, exchange.members[index], part, event.square):
         exchange = replace(exchange, received={**exchange.received, part: exchange.received[part] | 1 << index})
     else:
         exchange = replace(exchange, refused={**exchange.refused, part: exchange.refused.get(part, 0) | 1 << index})
@@ -281,24 +278,17 @@ def on_measured(turn: Transition, event: PartMeasured) -> None:
     _close_if_complete(turn)
 
 
-def _is_as_declared(turn: Transition, exchange: MemberState, index: int, part: int) -> bool:
-    """Whether what I hold of a layer has at most the declared norm, and exactly that norm if I hold all of it. A
-    contribution that is not finite is declared as such, and weighs nothing."""
-    fragment = turn.rules.fragment(exchange.round)
-    row = fragment.rows[part]
-    behind = [other for other, number in enumerate(fragment.rows) if number == row]
-    held = [exchange.figures[other][index] for other in behind if index in exchange.figures.get(other, {})]
-    said, _, _ = norms.declared(exchange.members[index], row)
+def _is_as_declared(turn: Transition, header: ContributionHeader, part: int, square: float) -> bool:
+    """Whether a part has the declared norm. A contribution that is not finite is declared as such, and weighs
+    nothing."""
+    said = norms.declared_square(header, part)
     if not 0.0 <= said < inf:
         return True
-    total = sum(held)
-    if not total <= said * (1 + DECLARED_WITHIN) + SMALLEST:
-        why = (
-            f"its part {part} makes the norm of its layer {sqrt(max(0.0, total)):.4g}, and it declares {sqrt(said):.4g}"
-        )
-        turn.refuse(exchange.names[index], NORMS, why)
-        return False
-    return len(held) < len(behind) or total >= said * (1 - DECLARED_WITHIN) - SMALLEST
+    if abs(square - said) <= said * DECLARED_WITHIN + SMALLEST:
+        return True
+    why = f"its part {part} has the norm {sqrt(max(0.0, square)):.4g}, and it declares {sqrt(said):.4g}"
+    turn.refuse(header.peer, NORMS, why)
+    return False
 
 
 def replay_early(turn: Transition) -> None:

@@ -66,7 +66,7 @@ def reduce(turn: Transition, exchange: MemberState, part: int, contributors: int
             missing_weight(turn, exchange.members, _row(turn, exchange, part), contributors),
             exchange.judgement.scales[row], exchange.judgement.pulls[row], direction(turn, part),
             tuple(exchange.names[index] for index in behind),
-            tuple(norms.declared_of_layer(exchange.members[index], row) for index in behind),
+            tuple(norms.declared_of_part(exchange.members[index], part) for index in behind),
         )
     )  # fmt: skip
 

@@ -62,7 +62,7 @@ def check_of(
     is_known = len(turn.state.trail) >= turn.rules.fragments or head.round < turn.rules.fragments
     return CheckMean(
         digest, part, bits, tuple(members[index].peer for index in chosen), tuple(row[index] for index in chosen),
-        tuple(norms.declared_of_layer(members[index], number) for index in chosen), head.anchor,
+        tuple(norms.declared_of_part(members[index], part) for index in chosen), head.anchor,
         reassignment.missing_weight(turn, members, row, bits), scales[number] if scales else WEIGHT_ONE,
         pull if is_known or not pull else -1, reassignment.direction(turn, part),
     )  # fmt: skip
@@ -162,11 +162,10 @@ def _check_row(turn: Transition, giver: str, message: RowDispute) -> None:
         return
     index = [header.peer for header in found.members].index(giver)
     rank = (message.contributors & ((1 << index) - 1)).bit_count()
-    row = turn.rules.fragment(found.round).rows[message.part]
     turn.emit(
         CheckRow(
             giver, message.digest, message.part, message.contributors, rank, message.payload,
-            norms.declared_of_layer(found.members[index], row), found.anchor,
+            norms.declared_of_part(found.members[index], message.part), found.anchor,
         )
     )  # fmt: skip
 

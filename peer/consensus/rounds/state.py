@@ -143,9 +143,7 @@ class MemberState:
     taken: Mapping[int, int] = field(default_factory=dict)
     """The same for all members that have sent the part."""
     refused: Mapping[int, int] = field(default_factory=dict)
-    """Those of them that sent something else than the part they pledged."""
-    figures: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
-    """Squared norms of the contributions, by part and member."""
+    """Those of them that sent something else than they pledged."""
     closes_at: float
     began_at: float = 0.0
     part_at: Mapping[str, float] = field(default_factory=dict)
@@ -432,6 +430,8 @@ class State:
     """Which peer was told lately what follows which anchor, and when."""
     doubted: Mapping[str, float] = field(default_factory=dict)
     """Peers that gave blocks without a valid certificate, and until when nothing is accepted from them."""
+    outbid: int = -1
+    """The highest ballot of this instance that another voter has told me to have promised: mine begins above it."""
     skipped: int = 0
     """Ballots of this instance that nobody led. They lengthen no later wait; otherwise a peer could lengthen waits by
     skipping ballots."""

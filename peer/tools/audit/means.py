@@ -66,7 +66,7 @@ class MeanChecker:
         )
         return rows.MeanFormula(
             weights=[weights[index] for index in behind], missing=missing,
-            declared=[norms.declared_of_layer(update.members[index], number) for index in behind],
+            declared=[norms.declared_of_part(update.members[index], part) for index in behind],
             scale=update.scales[number] if update.scales else WEIGHT_ONE,
             pull=update.pulls[number] if update.pulls else 0,
         )  # fmt: skip

@@ -81,14 +81,16 @@ def test_who_reduces_a_part_again_is_not_blamed_for_what_a_liar_gave(
 ) -> None:
     """The liar declares a hundredth of what it gives, and withholds its means: others reduce its parts, and leave out
     what is more than was declared. It has no parts in the round after one in which its means did not come."""
-    usual, stage, figures = honest_rounds(peers, SECONDS), Stage.of(peers), struct.Struct(">3f")
+    usual, stage = honest_rounds(peers, SECONDS), Stage.of(peers)
     pledge, perform = member._pledge, Driver._perform
 
     def belittle(turn: Transition) -> None:
         offered = turn.state.offered
         if stage.lies(turn.me) and offered is not None and offered.norms:
-            rows = ((square / 10_000, *rest) for square, *rest in figures.iter_unpack(offered.norms))
-            turn.set(offered=replace(offered, norms=b"".join(figures.pack(*row) for row in rows)))
+            size = 4 * len(turn.fragment.parts)
+            squares = struct.iter_unpack(">f", offered.norms[:size])
+            less = b"".join(struct.pack(">f", square / 10_000) for (square,) in squares)
+            turn.set(offered=replace(offered, norms=less + offered.norms[size:]))
             stage.told["belittled"] += 1
         pledge(turn)
 

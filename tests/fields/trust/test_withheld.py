@@ -170,12 +170,12 @@ def test_a_coordinator_that_has_all_parts_reduced_again_by_itself_does_not_count
 
     def orders_all(turn: Transition, lead: CoordinatorState) -> None:
         exchange = turn.state.exchange
-        if stage.lies(turn.me) and exchange is not None and exchange.place.ballot == lead.ballot:
-            if exchange.place not in orders:
-                orders.add(exchange.place)
-                others = tuple((part, LIAR) for part, owner in enumerate(exchange.reducers) if owner != LIAR)
-                turn.send(exchange.names, Reassign(exchange.place, others))
-                member._close(turn, exchange)
+        leads = exchange is not None and exchange.place.ballot == lead.ballot and stage.lies(turn.me)
+        if leads and exchange is not None and exchange.place not in orders:
+            orders.add(exchange.place)
+            others = tuple((part, LIAR) for part, owner in enumerate(exchange.reducers) if owner != LIAR)
+            turn.send(exchange.names, Reassign(exchange.place, others))
+            member._close(turn, exchange)
         poll_means(turn, lead)
 
     monkeypatch.setattr(collector, "poll_means", orders_all)

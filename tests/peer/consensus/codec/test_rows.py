@@ -111,10 +111,10 @@ def made(wire: str, seed: int) -> Round:
 
 
 def _declared(square: float) -> float:
-    """The norm of a layer that has this square, as a header says it."""
+    """The norm of a part that has this square, as a header says it."""
     part = Part(0, 0, 1)
     said = header("p0", norms=norms.declare(divide((part,), 1)[0], {0: norms.PartNorms(square)}))
-    return norms.declared_of_layer(said, 0)
+    return norms.declared_of_part(said, 0)
 
 
 def _given(dice: np.random.Generator, elements: int, size: float) -> Floats:

@@ -274,7 +274,7 @@ def led(*spoilt: int, liar: str = "", aggregation: AggregationRules = EDIT) -> S
     )
     for effect in asked:
         if isinstance(effect, MeasureOwn):
-            square, _, _ = norms.declared(mine_says, effect.part)
+            square = norms.declared_square(mine_says, effect.part)
             state, _ = run(state, OwnMeasured(0.0, effect.anchor, effect.part, PartNorms(square)))
     state, _ = run(state, Tick(4.0), *(Received(4.0, name, Promise(PLACE, theirs(name))) for name in OTHERS))
     assert state.exchange is not None

@@ -32,7 +32,8 @@ from peer.consensus.protocol.norms import (
     declare,
     declared,
     declared_norm,
-    declared_of_layer,
+    declared_of_part,
+    declared_square,
     fault_of_declared,
     judgement_of,
     shard_owners,
@@ -101,7 +102,7 @@ def test_who_has_no_vote_does_not_say_what_is_usual() -> None:
 
 def row(value: float) -> float:
     """What is left of a number that was declared."""
-    return declared(replace(ALL[0], norms=declare(divide(WIDE.parts[:1], 1)[0], {0: PartNorms(value)})), 0)[0]
+    return declared_square(replace(ALL[0], norms=declare(divide(WIDE.parts[:1], 1)[0], {0: PartNorms(value)})), 0)
 
 
 @given(st.floats(width=32, allow_nan=False))
@@ -127,52 +128,55 @@ def test_there_is_one_nan() -> None:
     assert math.copysign(1, signed) == -1
     fragment = divide(WIDE.parts, 1)[0]
     found = {declare(fragment, dict.fromkeys(range(4), PartNorms(value, value, value))) for value in (signed, NAN)}
-    assert found == {NOT_A_NUMBER * 6}
+    assert found == {NOT_A_NUMBER * 8}
 
 
 def test_a_layer_is_the_sum_of_its_parts() -> None:
-    """Three float32 for each layer, big-endian; 0 where there is nothing to compare with."""
+    """A float32 for each part, then two for each layer, big-endian; 0 where there is nothing to compare with."""
     figures = {
         0: PartNorms(1.0, 0.5, 4.0), 1: PartNorms(16.0, -2.0, 5.0), 2: PartNorms(2.0), 3: PartNorms(7.0),
     }  # fmt: skip
-    found = declare(divide(WIDE.parts, 1)[0], figures)
-    assert found == struct.pack(">6f", 17.0, -1.5, 9.0, 9.0, 0.0, 0.0)
+    fragment = divide(WIDE.parts, 1)[0]
+    found = declare(fragment, figures)
+    assert found == struct.pack(">8f", 1.0, 16.0, 2.0, 7.0, -1.5, 9.0, 0.0, 0.0)
     whole = replace(ALL[0], norms=found)
-    assert declared(whole, 0) == (17.0, -1.5, 9.0)
-    assert declared(whole, 1) == (9.0, 0.0, 0.0)
-    assert declared_of_layer(whole, 0) == math.sqrt(17.0)
-    assert declared_norm(whole) == math.sqrt(26.0)
+    assert declared(fragment, whole) == [(17.0, -1.5, 9.0), (9.0, 0.0, 0.0)]
+    assert [declared_of_part(whole, part) for part in range(4)] == [1.0, 4.0, math.sqrt(2.0), math.sqrt(7.0)]
+    assert declared_norm(whole, 4) == math.sqrt(26.0)
 
 
 def test_of_a_fragment_its_own_layers_are_declared() -> None:
     """The second of two fragments: one layer, the parts of which are numbered from 0 there."""
     fragment = divide(WIDE.parts, 2)[1]
-    assert len(declare(fragment, dict.fromkeys(range(len(fragment.parts)), PartNorms(1.0)))) == 12
+    assert len(declare(fragment, dict.fromkeys(range(len(fragment.parts)), PartNorms(1.0)))) == 4 * 2 + 8
 
 
 def test_a_negative_square_is_no_norm() -> None:
     """It is a NaN, which nobody counts."""
     said = header("p0", norms=said_by((-1.0, 0.0, 0.0), (1.0, 0.0, 0.0)))
-    assert math.isnan(declared_of_layer(said, 0))
-    assert declared_of_layer(said, 1) == 1.0
-    assert math.isnan(declared_norm(header("p0", norms=said_by((-9.0, 0.0, 0.0), (1.0, 0.0, 0.0)))))
+    assert math.isnan(declared_of_part(said, 0))
+    assert declared_of_part(said, 2) == 1.0
+    (first, *_), (second, *_) = declared(divide(WIDE.parts, 1)[0], said)
+    assert math.isnan(first)
+    assert second == 1.0
+    assert math.isnan(declared_norm(header("p0", norms=said_by((-9.0, 0.0, 0.0), (1.0, 0.0, 0.0))), 4))
 
 
 def test_who_gives_nothing_declares_nothing() -> None:
     nothing = header("p0", root=b"")
     assert fault_of_declared(WIDE, HEAD, nothing) == ""
-    assert (declared_of_layer(nothing, 0), declared_norm(nothing)) == (0.0, 0.0)
+    assert declared_of_part(nothing, 0) == 0.0
     with_norms = replace(nothing, norms=said_by((1.0, 0.0, 0.0)))
-    assert fault_of_declared(WIDE, HEAD, with_norms) == "it declares 12 bytes of norms, not 0"
+    assert fault_of_declared(WIDE, HEAD, with_norms) == "it declares 16 bytes of norms, not 0"
 
 
-@pytest.mark.parametrize("size", [0, 12, 23, 25, 36])
+@pytest.mark.parametrize("size", [0, 24, 31, 33, 36])
 def test_a_header_declares_every_layer_that_is_averaged_and_no_other(size: int) -> None:
     """Whoever signs another number of them is no member."""
     item = header("p0", norms=b"\x00" * size)
-    assert fault_of_declared(WIDE, HEAD, item) == f"it declares {size} bytes of norms, not 24"
+    assert fault_of_declared(WIDE, HEAD, item) == f"it declares {size} bytes of norms, not 32"
     assert fault_of_header(WIDE, HEAD, item)[0] == NORMS
-    assert fault_of_header(WIDE, HEAD, header("p0", norms=b"\x00" * 24, ranges=())) == ("", "")
+    assert fault_of_header(WIDE, HEAD, header("p0", norms=b"\x00" * 32, ranges=())) == ("", "")
 
 
 def test_what_is_declared_is_signed() -> None:
@@ -183,8 +187,9 @@ def test_what_is_declared_is_signed() -> None:
 
 
 def said_by(*layers: Said) -> bytes:
-    """A header's norms with these figures of each layer."""
-    return b"".join(struct.pack(">3f", *layer) for layer in layers)
+    """A header's norms with these figures of each layer, which is all in the first of its two parts."""
+    squares = b"".join(struct.pack(">2f", square, 0.0) for square, _, _ in layers)
+    return squares + b"".join(struct.pack(">2f", *rest) for _, *rest in layers)
 
 
 def saying(peer: str, *layers: Said, **changes: Any) -> ContributionHeader:

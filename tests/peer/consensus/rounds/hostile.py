@@ -436,7 +436,7 @@ def check_bounds(state: State) -> None:
 
 
 def check_figures(exchange: MemberState) -> None:
-    """Each part of each member is measured once."""
-    assert set(exchange.taken) | set(exchange.refused) | set(exchange.figures) <= set(exchange.received)
+    """Each part of each member is taken or refused, and of no other part anything is."""
+    assert set(exchange.taken) | set(exchange.refused) <= set(exchange.received)
     for part, bits in exchange.received.items():
-        assert sum(1 << index for index in exchange.figures.get(part, {})) & bits == bits
+        assert bits & exchange.refused.get(part, 0) == 0

@@ -82,8 +82,9 @@ def test_contributions_are_compared_with_the_last_mean_of_the_same_fragment(frag
     for number, step in enumerate(steps):
         update = step.block.update
         parts = averaged(update.round - 1, fragments)
+        fragment = world.peers[0].driver.state.rules.fragment(update.round - 1)
         for at in range(len(parts)):
-            said = {declared(header, at)[2] for header in update.members if header.root}
+            said = {declared(fragment, header)[at][2] for header in update.members if header.root}
             if number < fragments:
                 assert said == {0.0}
                 continue

@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from peer.consensus.protocol.encoding import digest_of
+from peer.consensus.protocol.layout import Part, divide
 from peer.consensus.protocol.messages import GetMeans, MeanData, PartData
+from peer.consensus.protocol.norms import PartNorms, declare
 from peer.consensus.rounds.interface import (
     BufferPart,
     MeasurePart,
@@ -18,10 +20,11 @@ from peer.consensus.rounds.interface import (
     StoreObject,
     Tick,
 )
+from peer.consensus.rounds.member import _is_as_declared
 from peer.consensus.rounds.state import State
+from peer.consensus.rounds.transition import Transition
 from peer.testing.memory_peer import ModelKeys
 from tests.peer.consensus.rounds.ballot import (
-    FIGURES,
     LEADER,
     OTHERS,
     PLACE,
@@ -33,7 +36,7 @@ from tests.peer.consensus.rounds.ballot import (
     reducing,
     run,
 )
-from tests.peer.consensus.rounds.build import PAYLOADS, place, rules
+from tests.peer.consensus.rounds.build import PAYLOADS, header, place, rules
 
 
 def test_a_pledged_part_is_kept_once() -> None:
@@ -76,9 +79,7 @@ def member(me: str) -> tuple[State, int]:
     assert leader.exchange is not None
     (part,) = mine(leader, me)
     index = [header.peer for header in leader.exchange.members].index(me)
-    exchange = replace(
-        leader.exchange, received={part: 1 << index}, figures={part: {index: FIGURES.square}}, taken={}, refused={}
-    )
+    exchange = replace(leader.exchange, received={part: 1 << index}, taken={}, refused={})
     return replace(leader, rules=rules(me), lead=None, exchange=exchange, header=exchange.members[index]), part
 
 
@@ -109,6 +110,16 @@ def test_who_gives_another_norm_than_it_declared_is_left_out(square: float) -> N
     assert state.exchange is not None
     assert reduce.contributors == 7 & ~(1 << state.exchange.names.index(LEADER))
     assert reduce.missing > 0
+
+
+def test_a_part_does_not_have_the_norm_of_its_whole_layer() -> None:
+    """No reducer holds both parts of it: who gave all of the layer's norm in each would give √2 times that."""
+    two = (Part(0, 0, 2), Part(0, 2, 2))
+    state, _ = member(OTHERS[0])
+    turn = Transition(replace(state, rules=replace(state.rules, parts=two, part_bytes=(8, 8))), 4.1)
+    said = header(LEADER, norms=declare(divide(two, 1)[0], dict.fromkeys(range(2), PartNorms(1.0))))
+    assert _is_as_declared(turn, said, 0, 1.0)
+    assert not _is_as_declared(turn, said, 0, 2.0)
 
 
 def test_sums_in_another_order_are_no_lie() -> None:
@@ -168,7 +179,7 @@ def test_a_duplicate_is_measured_once() -> None:
     state, effects = run(state, *figures_for(effects) * 2, part_from(LEADER, part))
     assert effects == []
     assert state.exchange is not None
-    assert len(state.exchange.figures[part]) == 2
+    assert state.exchange.received[part].bit_count() == 2
 
 
 def test_what_was_measured_for_another_ballot_or_stranger_counts_nothing() -> None:
@@ -217,7 +228,7 @@ def test_a_part_that_only_idle_members_gave_is_not_reduced() -> None:
     (part,) = mine(state, LEADER)
     assert state.exchange is not None
     idle = 1 << state.exchange.names.index(OTHERS[1])
-    exchange = replace(state.exchange, received={part: 0}, figures={})
+    exchange = replace(state.exchange, received={part: 0})
     state, _ = measuring(replace(state, exchange=exchange), part_from(OTHERS[1], part))
     assert state.exchange is not None
     assert state.exchange.received == {part: idle}

@@ -419,7 +419,7 @@ def test_a_mean_of_more_than_its_givers_declared_is_found(made: RunOnDisk, copie
     folders = (copied, made.directory.parent / "peer-2")
     found = [Contribution.find(each / "contributions", before.anchor, made.trainer.parts, codec) for each in folders]
     given = [3 * codec.decode(each.payload(0)) for each in found if each is not None]
-    weights, declared = update.weights[0], [norms.declared_of_layer(member, 0) for member in update.members]
+    weights, declared = update.weights[0], [norms.declared_of_part(member, 0) for member in update.members]
 
     def larger(whole: bytes) -> bytes:
         mean = codec.of_means.encode(weighted_mean(given, weights, 0)[: part.size])
