@@ -109,7 +109,7 @@ def _skipped_s(turn: Transition, ballot: int) -> float:
 
 def _may_lead(turn: Transition, peer: str) -> bool:
     """Whether ballots of this coordinator are waited for: not if it has left, is gone, or was caught lying."""
-    if turn.says_nothing(peer) or timeouts.is_gone(turn.state, peer, turn.now):
+    if turn.has_left(peer) or timeouts.is_gone(turn.state, peer, turn.now):
         return False
     return all(peer != liar for liar, *_ in turn.state.head.caught)
 

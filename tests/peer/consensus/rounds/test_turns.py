@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from peer.consensus.protocol.block import Update
-from peer.consensus.protocol.messages import Prepare, Promise, Propose, VoteCast
+from peer.consensus.protocol.messages import Nack, Prepare, Promise, Propose, VoteCast
 from peer.consensus.rounds.acceptor import VOTES_KEPT
-from peer.consensus.rounds.interface import Effect, Input, Received, Send
+from peer.consensus.rounds.interface import Effect, Input, Received, Send, Tick
 from peer.consensus.rounds.machine import step
 from peer.consensus.rounds.state import State
 from peer.consensus.rounds.timeouts import patience_s
@@ -74,6 +74,20 @@ def test_a_coordinator_does_not_begin_anew_before_the_others_had_their_turn(stat
     assert promised(state, asks(OWN, over_s)) == []
     assert promised(state, asks(OWN, over_s), asks(1, over_s + 0.1)) == [1]
     assert promised(state, asks(OWN, over_s + OWN * state.rules.stagger_s)) == [OWN]
+
+
+def test_who_is_told_of_a_later_ballot_begins_above_it(state: State) -> None:
+    """By a cycle at a time, whatever one voter says; else two could follow each other for ever below a third."""
+
+    def begun(promised: int) -> int:
+        told, _ = after(state, Received(BEGAN_S + 1.0, SECOND, Nack(place(0), promised)))
+        _, effects = after(told, *(Tick(BEGAN_S + second) for second in range(2, 60)))
+        asked = [item.message for item in effects if isinstance(item, Send) and isinstance(item.message, Prepare)]
+        return asked[0].place.ballot
+
+    assert begun(1) == 2
+    assert begun(2) == 2 + OWN
+    assert begun(1000) == 2 + OWN
 
 
 def test_ballots_far_ahead_wait_for_each_of_the_others_once(state: State) -> None:
