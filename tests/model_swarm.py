@@ -31,6 +31,10 @@ LATECOMERS = 0.2
 Faults = Callable[["FaultyWorld"], None]
 
 
+class Overcome(Exception):
+    """More of the voters lie than a quorum bears, and two updates of one anchor were decided: nothing is promised."""
+
+
 class FaultyWorld(World):
     """`run` applies faults, then calm, and checks what must hold."""
 
@@ -40,6 +44,8 @@ class FaultyWorld(World):
     """Whether nobody can promise that it moves on: more of its voters lie than a quorum bears."""
 
     def committing(self, peer: LogicalPeer, block: Block, head: ChainHead) -> None:
+        if self.updates[block.update.parent] - {block.update.digest} and self.may_stand():
+            raise Overcome
         super().committing(peer, block, head)
         if self.on_commit is not None:
             self.on_commit(peer)
