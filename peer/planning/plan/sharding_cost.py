@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dht.errors import BadInput
-from peer.planning.plan.model_shape import ModelShape, memory_of
+from peer.planning.plan.model_shape import ModelShape, peak_of
 from peer.planning.plan.sharding_strategy import Sharding, ShardingStrategy, strategies_of
 from peer.schema.model_layers import FLOAT32_BYTES
 from peer.schema.spec import RunSpec
@@ -56,7 +56,7 @@ class RanksProfile:
     """The share of the computing time during which blocks can be moved: 1 for a device that does both at once, 0 for
     a processor."""
     activations: float = 1.0
-    """The size of activations, as a multiple of the estimate (`model_shape.memory_of`)."""
+    """The size of activations, as a multiple of the estimate (`peer.schema.peak_memory`)."""
     gathered_twice: bool = False
     """Whether a collective holds a copy of what it gathers (gloo does, NCCL does not)."""
 
@@ -107,14 +107,13 @@ def sharded_work(
     shape: ModelShape, spec: RunSpec, sequences: Sequence[int], sequence_s: Sequence[float]
 ) -> ShardedWork:
     """The work of a spec's inner step, whose micro-batches were dealt as `sequences`."""
-    memory, inside = memory_of(shape, spec), shape.layers[shape.before : shape.before + shape.blocks]
-    each = spec.inner.sequences
+    one, inside = peak_of(shape, spec, 1), shape.layers[shape.before : shape.before + shape.blocks]
     return ShardedWork(
         block_parameters=round(sum(inside) / shape.blocks), blocks=shape.blocks,
         root_parameters=shape.parameters - sum(inside),
         head_parameters=shape.vocabulary * shape.width, micro_batches=spec.inner.accumulation,
-        sequences=tuple(sequences), sequence_s=tuple(sequence_s), state_bytes=memory.training_bytes,
-        activation_bytes=(memory.activation_bytes - memory.logits_bytes) / each, logit_bytes=memory.logits_bytes / each,
+        sequences=tuple(sequences), sequence_s=tuple(sequence_s), state_bytes=one.states,
+        activation_bytes=one.blocks, logit_bytes=3 * FLOAT32_BYTES * spec.model.context * shape.vocabulary,
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from dht.errors import MemoryFull
 from peer.consensus.codec.state_digest import FLOAT32_BYTES
 from peer.node.host.device import free_bytes, is_out_of_memory
 from peer.node.host.processes import available_bytes
+from peer.schema.peak_memory import PLAIN, Rung
 from peer.schema.spec import RunSpec
 from peer.training.checkpoint.capture import Capture
 from peer.training.checkpoint.checkpoint import generator_states, set_generator_states
@@ -136,7 +137,9 @@ class DeviceBackend(ABC):
         parameters = sum(parameter.numel() for parameter in self._parameters)
         spare_bytes = 0
         if self._device.type != "cpu":
-            spare_bytes = free_bytes(self._device) - training_bytes(self._spec, self._fit, self.micro.sequences)
+            spare_bytes = free_bytes(self._device) - training_bytes(
+                self._spec, self._fit, self.micro.sequences, bfloat16=self._bfloat16
+            )
         return choose_slots(parameters, self._device, spare_bytes, available_bytes())
 
     def _beside(self) -> Iterator[Tensor]:
@@ -361,14 +364,14 @@ def _halved(sequences: int, device: torch.device) -> int:
     return (sequences + 1) // 2
 
 
-def training_bytes(spec: RunSpec, fit: Tuned | None, sequences: int) -> int:
+def training_bytes(spec: RunSpec, fit: Tuned | None, sequences: int, *, bfloat16: bool | None = None) -> int:
     """The memory that training will take on a device that already holds the parameters."""
-    footprint = size_of(spec)
+    rung = PLAIN if fit is None else Rung(compiled=fit.compiled, recomputes=fit.recomputes)
+    size = size_of(spec, sequences, bfloat16=bfloat16, rung=rung)
+    taken = size.training_bytes + size.activation_bytes
     if fit is not None and fit.sequence_bytes:
         taken = fit.fixed_bytes + sequences * fit.sequence_bytes
-    else:
-        taken = footprint.training_bytes + footprint.activation_bytes
-    return taken - FLOAT32_BYTES * footprint.parameters
+    return taken - FLOAT32_BYTES * size.parameters
 
 
 def use_attention(model: nn.Module, fit: Tuned | None) -> None:
