@@ -342,6 +342,7 @@ def describe(fit: Tuned, spec: RunSpec) -> str:
     kernel = f", {fit.attention} attention" if fit.attention else ""
     kernel += ", blocks computed again for want of memory" if fit.recomputes else ""
     kernel += ", compiled" if fit.compiled else ""
+    kernel += ", moments in 8 bits for want of memory (it learns a little differently)" if fit.eight_bits else ""
     way = f", {fit.sharding}" if fit.sharding else ""
     way += ", from main memory" if fit.offloads else ""
     return (

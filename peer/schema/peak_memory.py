@@ -43,6 +43,8 @@ class Rung:
 
     compiled: bool = False
     recomputes: bool = False
+    eight_bits: bool = False
+    """AdamW's moments take a byte each."""
 
 
 PLAIN = Rung()
@@ -67,13 +69,14 @@ def peak(
 ) -> Peak:
     """Of micro-batches of `tokens`, where `parameters` are trained, `one_moment` of them with one moment (Muon)."""
     wide, keys, inner = sizes.width, sizes.key_width, sizes.inner_width
+    moments = 2 + 8 / 256 if rung.eight_bits else 2 * FLOAT32_BYTES  # bytes, with a scale for 256
     if rung.compiled:
         block = 12 * wide + 4 * keys + 4 * inner if bfloat16 else 20 * wide + 8 * keys + 8 * inner
     else:
         block = 24 * wide + 4 * keys + 8 * inner if bfloat16 else 32 * wide + 8 * keys + 16 * inner
     blocks = sizes.blocks * 4 * wide + block if rung.recomputes else sizes.blocks * block
     return Peak(
-        states=FLOAT32_BYTES * (4 * parameters - one_moment),
+        states=FLOAT32_BYTES * (2 * parameters + one_moment) + round(moments * (parameters - one_moment)),
         copies=BFLOAT16_BYTES * parameters * bfloat16,
         blocks=tokens * blocks,
         logits=_logits_bytes(sizes, tokens, bfloat16=bfloat16),

@@ -111,13 +111,14 @@ class DeviceBackend(ABC):
 
     def __init__(
         self, model: nn.Module, spec: RunSpec, batches: Sequences, device: torch.device,
-        micro: MicroBatch | None = None, fit: Tuned | None = None, folder: Path | None = None,
+        micro: MicroBatch | None = None, fit: Tuned | None = None, folder: Path | None = None, rung: Rung | None = None,
     ) -> None:  # fmt: skip
-        """`folder` has room for what no memory has."""
+        """`folder` has room for what no memory has. `rung` is that of `fit` if nobody says another."""
+        self._rung = rung or (PLAIN if fit is None else fit.rung)
         self._folder = folder
         self._model, self._spec, self._device = model, spec, device
         self._reader, self._fit = StepReader(batches), fit
-        self._optimizers = make_optimizers(model, spec, device)
+        self._optimizers = make_optimizers(model, spec, device, eight_bits=self._rung.eight_bits)
         self._parameters = trained(model)
         self._steps = AtomicSteps(self._optimizers, device)
         self.residence = Offload(model, self._optimizers, device, self._beside, self._have_moved)
@@ -253,13 +254,13 @@ class SingleDevice(DeviceBackend):
 
     def __init__(
         self, model: nn.Module, spec: RunSpec, batches: Sequences, device: torch.device,
-        micro: MicroBatch | None = None, fit: Tuned | None = None, folder: Path | None = None,
+        micro: MicroBatch | None = None, fit: Tuned | None = None, folder: Path | None = None, rung: Rung | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(model, spec, batches, device, micro, fit, folder)
+        super().__init__(model, spec, batches, device, micro, fit, folder, rung)
         attend_without_looking(model, spec.model.context)
-        if fit is not None and fit.recomputes:
+        if self._rung.recomputes:
             recompute_blocks(model)
-        if fit is not None and fit.compiled:
+        if self._rung.compiled:
             compile_blocks(model)
         self._net = Net(model)
         self._whole = WholeModel(
@@ -366,8 +367,7 @@ def _halved(sequences: int, device: torch.device) -> int:
 
 def training_bytes(spec: RunSpec, fit: Tuned | None, sequences: int, *, bfloat16: bool | None = None) -> int:
     """The memory that training will take on a device that already holds the parameters."""
-    rung = PLAIN if fit is None else Rung(compiled=fit.compiled, recomputes=fit.recomputes)
-    size = size_of(spec, sequences, bfloat16=bfloat16, rung=rung)
+    size = size_of(spec, sequences, bfloat16=bfloat16, rung=PLAIN if fit is None else fit.rung)
     taken = size.training_bytes + size.activation_bytes
     if fit is not None and fit.sequence_bytes:
         taken = fit.fixed_bytes + sequences * fit.sequence_bytes

@@ -103,6 +103,15 @@ def test_many_logits_take_a_chunk_and_the_gradient_of_the_matrix() -> None:
     assert peak(layers, 64, parameters=layers.parameters).logits == 12 * 64 * VOCABULARY
 
 
+def test_moments_of_eight_bits_save_six_bytes_but_those_of_muon() -> None:
+    layers = layers_of("llama", MODELS["1.1 B"] | {"vocab_size": VOCABULARY}, CONTEXT)
+    everything, rung = layers.parameters, Rung(eight_bits=True)
+    assert peak(layers, 1, parameters=everything).states == 16 * everything
+    assert peak(layers, 1, parameters=everything, rung=rung).states == pytest.approx(10.03 * everything, rel=1e-3)
+    muon = peak(layers, 1, parameters=everything, one_moment=everything, rung=rung)
+    assert muon.states == 12 * everything
+
+
 def test_each_rung_of_blocks_takes_less() -> None:
     layers = layers_of("llama", MODELS["1.1 B"] | {"vocab_size": VOCABULARY}, CONTEXT)
     for bfloat16 in (False, True):
