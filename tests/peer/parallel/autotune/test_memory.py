@@ -275,6 +275,15 @@ def test_a_dry_run_goes_down_as_far_as_it_must(
     assert ("8 bits" in describe(result, spec)) == found.eight_bits
 
 
+def test_why_a_card_trains_in_float32_is_said(spec: RunSpec) -> None:
+    basis = TuneKey(run="ab", device="cuda:0", name="an old card", torch="2", homefires="0")
+    fit = Tuned(basis=basis, sequences=8, step_s=1.0, tokens_per_s=1.0, precision="float32")
+    assert "float32, for it computes bfloat16 no faster:" in describe(fit, spec)
+    assert "no faster" not in describe(dataclasses.replace(fit, precision="bfloat16"), spec)
+    chosen = dataclasses.replace(spec, inner=dataclasses.replace(spec.inner, precision="float32"))
+    assert "no faster" not in describe(fit, chosen)
+
+
 @pytest.mark.slow
 def test_a_dry_run_without_room_says_so(spec: RunSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     def build_small(spec: RunSpec) -> nn.Module:
