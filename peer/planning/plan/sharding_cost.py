@@ -1,7 +1,8 @@
 """The time of an inner step, and the memory of each rank, where the devices of one home share a model.
 
 P are the bytes of a unit that is gathered as one (a block, or everything outside of blocks), in float32. A collective
-among n ranks sends (n − 1)/n of them from each rank, an all-reduce twice that (rings). For each micro-batch:
+among n ranks sends (n − 1)/n of them from each rank, an all-reduce twice that (rings). For each micro-batch, but an
+all-reduce once in a step:
 
     replicated    gradients of all units: all-reduce, 2 (n − 1)/n · P
     full          gather forward, gather again backward, reduce-scatter gradients: 3 (n − 1)/n · P (ZeRO-3,
@@ -89,8 +90,8 @@ class ShardedWork:
     """The bytes of parameters, gradients and moments of the whole model."""
     activation_bytes: float
     """The bytes for one sequence, without those of the output head."""
-    logit_bytes: float
-    """The bytes of the logits for one sequence."""
+    logit_bytes: tuple[float, ...]
+    """The bytes of the logits, by rank."""
 
     @property
     def parameters(self) -> int:
@@ -113,7 +114,8 @@ def sharded_work(
         root_parameters=shape.parameters - sum(inside),
         head_parameters=shape.vocabulary * shape.width, micro_batches=spec.inner.accumulation,
         sequences=tuple(sequences), sequence_s=tuple(sequence_s), state_bytes=one.states,
-        activation_bytes=one.blocks, logit_bytes=3 * FLOAT32_BYTES * spec.model.context * shape.vocabulary,
+        activation_bytes=one.blocks,
+        logit_bytes=tuple(peak_of(shape, spec, count).logits for count in sequences),
     )  # fmt: skip
 
 
@@ -140,8 +142,8 @@ def sharded_cost(work: ShardedWork, strategy: ShardingStrategy, given: RanksProf
     """The seconds of an inner step and the bytes of each rank, for one strategy."""
     assert strategy.ranks == len(work.sequences) == len(work.sequence_s)
     # Nothing is computed before the root has been gathered, nor after its gradients were sent: nothing hides that.
-    root = _moves(work.root_parameters, strategy, given, again=False).times(work.micro_batches)
-    blocks = _moves(work.block_parameters, strategy, given, again=True).times(work.micro_batches * work.blocks)
+    root = _moves(work.root_parameters, strategy, given, work.micro_batches, again=False)
+    blocks = _moves(work.block_parameters, strategy, given, work.micro_batches, again=True).times(work.blocks)
     slower = SLOWER_TOGETHER if given.overlap else 1.0
     beyond_s = max(0.0, slower * blocks.seconds(given) - given.overlap * work.compute_s)
     moved_s = root.seconds(given) + beyond_s
@@ -151,7 +153,7 @@ def sharded_cost(work: ShardedWork, strategy: ShardingStrategy, given: RanksProf
         strategy=strategy, step_s=work.compute_s + moved_s + optimizer_s, compute_s=work.compute_s, moved_s=moved_s,
         optimizer_s=optimizer_s, between_bytes=root.between_bytes + blocks.between_bytes,
         inside_bytes=root.inside_bytes + blocks.inside_bytes,
-        device_bytes=tuple(_device_bytes(work, strategy, given, count) for count in work.sequences),
+        device_bytes=tuple(_device_bytes(work, strategy, given, rank) for rank in range(strategy.ranks)),
         main_bytes=work.state_bytes / strategy.shares if strategy.offloads else 0.0,
     )  # fmt: skip
 
@@ -181,8 +183,10 @@ class _Moves:
         )  # fmt: skip
 
 
-def _moves(parameters: int, strategy: ShardingStrategy, given: RanksProfile, *, again: bool) -> _Moves:
-    """The moves for one unit and micro-batch. With `again`, the backward pass gathers the unit, too."""
+def _moves(
+    parameters: int, strategy: ShardingStrategy, given: RanksProfile, micro_batches: int, *, again: bool
+) -> _Moves:
+    """The moves for one unit in a step. With `again`, the backward pass gathers the unit, too."""
     if not strategy.is_sharded:
         return _Moves()
     whole, shares, copies = FLOAT32_BYTES * parameters, strategy.shares, strategy.ranks // strategy.shares
@@ -194,9 +198,9 @@ def _moves(parameters: int, strategy: ShardingStrategy, given: RanksProfile, *, 
     between = inside = 0.0
     for ranks, sent_bytes in rings:
         if given.group and given.group % ranks:
-            between += sent_bytes
+            between += micro_batches * sent_bytes
         else:
-            inside += sent_bytes
+            inside += micro_batches * sent_bytes
     if copies > 1:
         reduced_bytes = 2 * (copies - 1) / copies * whole / shares
         if given.group and given.group < strategy.ranks:
@@ -206,16 +210,16 @@ def _moves(parameters: int, strategy: ShardingStrategy, given: RanksProfile, *, 
     trips = 2 + (again and not is_second)
     return _Moves(
         between_bytes=between, inside_bytes=inside,
-        collectives=sum(ranks > 1 for ranks, _ in rings) + (copies > 1),
-        hops=sum(ranks - 1 for ranks, _ in rings) + 2 * (copies - 1),
-        bus_bytes=trips * whole / shares if strategy.offloads else 0.0,
+        collectives=micro_batches * sum(ranks > 1 for ranks, _ in rings) + (copies > 1),
+        hops=micro_batches * sum(ranks - 1 for ranks, _ in rings) + 2 * (copies - 1),
+        bus_bytes=micro_batches * trips * whole / shares if strategy.offloads else 0.0,
     )  # fmt: skip
 
 
 # ---- what is held ----
 
 
-def _device_bytes(work: ShardedWork, strategy: ShardingStrategy, given: RanksProfile, sequences: int) -> float:
+def _device_bytes(work: ShardedWork, strategy: ShardingStrategy, given: RanksProfile, rank: int) -> float:
     """The most that a device holds: when the loss is computed, in the backward pass of the last two blocks, or in
     the optimizer's step. Which buffers FSDP2 holds then was read from a profile of its allocations."""
     shares, block, root, head = (
@@ -225,8 +229,7 @@ def _device_bytes(work: ShardedWork, strategy: ShardingStrategy, given: RanksPro
     gradients = FLOAT32_BYTES * work.parameters / shares
     states = work.state_bytes / shares
     begun = states if work.micro_batches > 1 else states - gradients
-    activations = given.activations * sequences * work.activation_bytes
-    logits = sequences * work.logit_bytes
+    activations, logits = given.activations * work.sequences[rank] * work.activation_bytes, work.logit_bytes[rank]
     if strategy.offloads:
         begun = states = 0.0
     if not strategy.is_sharded:

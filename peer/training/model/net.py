@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -103,6 +103,18 @@ class Net(nn.Module):
             document_BT = (batch.positions_BT == 0).cumsum(1)
             told["attention_mask"] = (document_BT[:, :, None] == document_BT[:, None, :]).tril()[:, None]
         return told
+
+
+def call_for_loss(model: nn.Module) -> None:
+    """From now on a call of the model itself takes a `Batch` and gives what `Net` does: where its own call is what
+    brings its parameters together, and other tensors take the place of those that it has now."""
+    net, plain = Net(model), cast("Any", model)
+
+    def forward(batch: Batch) -> tuple[Tensor, Tensor | None]:
+        net.head.weight = plain.get_output_embeddings().weight
+        return net.forward(batch)
+
+    plain.forward = forward
 
 
 class Head(nn.Module):
