@@ -284,6 +284,10 @@ class ShardedBackend:
         if is_least:
             raise MemoryFull("the memory of a device has no room for even one sequence")
 
+    @property
+    def measures_in(self) -> str:
+        return "float32"
+
     def loss(self, tokens_BT: Tensor, stop: Callable[[], bool]) -> float:
         while (found := self._measured(tokens_BT, stop)) is None:
             self._make_smaller()

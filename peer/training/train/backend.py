@@ -64,6 +64,10 @@ class Backend(Protocol):
     def loss(self, tokens_BT: Tensor, stop: Callable[[], bool]) -> float:
         """Mean loss of the anchor in nats per token. Raises Stopped once `stop` says so, and MemoryFull."""
 
+    @property
+    def measures_in(self) -> str:
+        """The precision of `loss`."""
+
     def continued(
         self, beginnings: Sequence[Sequence[int]], tokens: int, end: int, stop: Callable[[], bool]
     ) -> Sequence[Sequence[int]]:  # fmt: skip
@@ -209,6 +213,11 @@ class DeviceBackend(ABC):
         self._reader.restore(tensors)
 
     @property
+    def measures_in(self) -> str:
+        """Stages measure as they train."""
+        return "bfloat16" if self._bfloat16 else "float32"
+
+    @property
     def is_offloaded(self) -> bool:
         return self.residence.is_aside
 
@@ -274,6 +283,10 @@ class SingleDevice(DeviceBackend):
         probe_BT = torch.zeros((1, PROBE_TOKENS + 1), dtype=torch.int64)
         batch = Batch.of(probe_BT).moved(lambda values: upload(values, self._device))
         return LayerGates(self._model, self.vectors.flat, self._device, enter, lambda: self._net(batch), self._net)
+
+    @property
+    def measures_in(self) -> str:
+        return "float32"
 
     def loss(self, tokens_BT: Tensor, stop: Callable[[], bool]) -> float:
         """As many sequences at a time as in training: they fit, and `stop` need not wait for more."""
