@@ -54,7 +54,7 @@ def fit(spec: RunSpec, wanted: str, most: int = 0, *, offload: bool = False, com
     if found is None:
         raise MemoryFull(f"not even one sequence of {spec.run.name} has room on {device}; close other programs")
     best, compiled = found.best, None
-    if is_gpu and compile and rung == PLAIN:
+    if is_gpu and compile:
         compiled = trials.compiled(best)
         best = compiled or best
     step_s = best.seconds * whole / best.sequences
@@ -135,6 +135,7 @@ class Trials:
         if plain.attention:
             self._model.set_attn_implementation(plain.attention)
         attend_without_looking(self._model, self._spec.model.context)
+        recompute_blocks(self._model, self.rung.recomputes)
         expected = self._loss_and_norm(plain)
         compile_blocks(self._model)
         try:
