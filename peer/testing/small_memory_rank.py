@@ -61,7 +61,8 @@ class TightRank(RankModel):
 
     def _leave(self, module: nn.Module, values: Any, output: Any) -> None:
         (batch,) = values
-        self._logit_bytes = FLOAT32_BYTES * batch.tokens_BT.numel() * self._model.config.vocab_size
+        vocabulary: int = cast("Any", self._model).config.vocab_size
+        self._logit_bytes = FLOAT32_BYTES * batch.tokens_BT.numel() * vocabulary
         self._check()
 
     def _check(self) -> None:

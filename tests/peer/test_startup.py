@@ -314,7 +314,7 @@ def test_what_main_memory_would_cost_is_said(monkeypatch: pytest.MonkeyPatch) ->
     """Where the device would never hold it; one that others fill for now is another matter."""
     large, card = load("llama-1b"), torch.device("cuda")
     deep = replace(
-        large, model=replace(large.model, context=512, config=large.model.config | {"num_hidden_layers": 60})
+        large, model=replace(large.model, context=512, config=large.model.config | {"num_hidden_layers": 46})
     )
     monkeypatch.setattr(processes, "available_bytes", lambda: 256 * GIB)
     monkeypatch.setattr(device, "total_bytes", lambda chosen: 8 * GIB)

@@ -88,6 +88,8 @@ class ShardedWork:
     """Seconds forward and backward for one sequence, by rank, with the whole model on the device."""
     state_bytes: float
     """The bytes of parameters, gradients and moments of the whole model."""
+    copied_bytes: float
+    """The bytes of what autocast keeps of the parameters, of each block from its gather to its backward pass."""
     activation_bytes: float
     """The bytes for one sequence, without those of the output head."""
     logit_bytes: tuple[float, ...]
@@ -108,14 +110,15 @@ def sharded_work(
     shape: ModelShape, spec: RunSpec, sequences: Sequence[int], sequence_s: Sequence[float]
 ) -> ShardedWork:
     """The work of a spec's inner step, whose micro-batches were dealt as `sequences`."""
-    one, inside = peak_of(shape, spec, 1), shape.layers[shape.before : shape.before + shape.blocks]
+    is_narrow = spec.inner.precision != "float32"  # devices that share a model are cards
+    one, inside = peak_of(shape, spec, 1, bfloat16=is_narrow), shape.layers[shape.before : shape.before + shape.blocks]
     return ShardedWork(
         block_parameters=round(sum(inside) / shape.blocks), blocks=shape.blocks,
         root_parameters=shape.parameters - sum(inside),
         head_parameters=shape.vocabulary * shape.width, micro_batches=spec.inner.accumulation,
         sequences=tuple(sequences), sequence_s=tuple(sequence_s), state_bytes=one.states,
-        activation_bytes=one.blocks,
-        logit_bytes=tuple(peak_of(shape, spec, count).logits for count in sequences),
+        copied_bytes=one.copies, activation_bytes=one.blocks,
+        logit_bytes=tuple(peak_of(shape, spec, count, bfloat16=is_narrow).logits for count in sequences),
     )  # fmt: skip
 
 
@@ -230,6 +233,7 @@ def _device_bytes(work: ShardedWork, strategy: ShardingStrategy, given: RanksPro
     states = work.state_bytes / shares
     begun = states if work.micro_batches > 1 else states - gradients
     activations, logits = given.activations * work.sequences[rank] * work.activation_bytes, work.logit_bytes[rank]
+    activations += work.copied_bytes
     if strategy.offloads:
         begun = states = 0.0
     if not strategy.is_sharded:

@@ -31,7 +31,7 @@ def work(ranks: int = 4, *, micro_batches: int = 1, sequence_s: float = 0.01) ->
     return ShardedWork(
         block_parameters=100_000, blocks=10, root_parameters=100_000, head_parameters=50_000,
         micro_batches=micro_batches, sequences=(2,) * ranks, sequence_s=(sequence_s,) * ranks, state_bytes=4 * WHOLE,
-        activation_bytes=1e6, logit_bytes=(2e5,) * ranks,
+        copied_bytes=0.0, activation_bytes=1e6, logit_bytes=(2e5,) * ranks,
     )  # fmt: skip
 
 
@@ -171,6 +171,21 @@ def test_one_device_holds_no_more_than_was_always_said() -> None:
     assert one.parameters == shape.parameters
     (held,) = sharded_cost(one, way(Sharding.REPLICATED, 1), FREE).device_bytes
     assert held <= memory_of(shape, run).device_bytes
+
+
+def test_where_nobody_says_the_precision_ranks_are_cards() -> None:
+    """They train under bfloat16 autocast, whose copies of all matrices stay until the backward pass, even of blocks
+    that are no longer gathered."""
+    run = spec()
+    exact = replace(run, inner=replace(run.inner, precision="float32"))
+    narrow, wide = (sharded_work(shape_of(each), each, [2] * 4, [0.1] * 4) for each in (run, exact))
+    assert (narrow.copied_bytes, wide.copied_bytes) == (2 * narrow.parameters, 0)
+    assert narrow.activation_bytes < wide.activation_bytes
+    free = replace(narrow, copied_bytes=0.0)
+    for strategy in strategies_of(4, offloads=True):
+        held, without = (sharded_cost(each, strategy, FREE).device_bytes[0] for each in (narrow, free))
+        assert held <= without + 2 * narrow.parameters
+        assert held > without or strategy.kind is Sharding.REPLICATED
 
 
 # ---- choice ----
