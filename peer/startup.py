@@ -342,12 +342,12 @@ def describe(fit: Tuned, spec: RunSpec) -> str:
     kernel = f", {fit.attention} attention" if fit.attention else ""
     kernel += ", blocks computed again for want of memory" if fit.recomputes else ""
     kernel += ", compiled" if fit.compiled else ""
+    kernel += ", moments in 8 bits for want of memory (it learns a little differently)" if fit.eight_bits else ""
     way = f", {fit.sharding}" if fit.sharding else ""
     way += ", from main memory" if fit.offloads else ""
-    return (
-        f"{fit.sequences} of {whole} sequences at a time, {fit.precision}{kernel}{way}: "
-        f"{fit.tokens_per_s:,.0f} tokens/s"
-    )
+    is_emulated = fit.precision == "float32" and spec.inner.precision == "auto" and fit.basis.device != "cpu"
+    precision = fit.precision + ", for it computes bfloat16 no faster" * is_emulated
+    return f"{fit.sequences} of {whole} sequences at a time, {precision}{kernel}{way}: {fit.tokens_per_s:,.0f} tokens/s"
 
 
 def report_halved(session: Reporter, spec: RunSpec, sequences: int) -> None:

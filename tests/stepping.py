@@ -19,7 +19,7 @@ WRITE_S = 60.0
 
 def loop_with(optimizer: Optimizer, model: nn.Module, *rest: Any) -> SingleDevice:
     """Inner steps by another optimizer than those that a run may name; `rest` as of `SingleDevice`."""
-    with patch("peer.training.train.backend.make_optimizers", lambda *_: Optimizers(optimizer)):
+    with patch("peer.training.train.backend.make_optimizers", lambda *_, **__: Optimizers(optimizer)):
         return SingleDevice(model, *rest)
 
 

@@ -260,6 +260,8 @@ class Evaluated(Event):
     loss: float | None
     tokens: int
     by_source: dict[str, float] = field(default_factory=dict)
+    precision: str = "float32"
+    """In which it was computed; another one, as that of a cluster's cards, does not give the same last digits."""
 
 
 @dataclass(frozen=True, kw_only=True)

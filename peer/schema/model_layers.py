@@ -12,14 +12,13 @@ from typing import Any
 
 from dht.errors import BadSpec
 from peer.schema.architectures import ARCHITECTURES, Value
+from peer.schema.peak_memory import FLOAT32_BYTES as FLOAT32_BYTES
+from peer.schema.peak_memory import peak
 
 BYTE_TOKENS = 257
 """Of the tokenizer `bytes`: 256 values and end-of-text."""
-FLOAT32_BYTES = 4
 XIELU = 2
 """Parameters of Apertus' activation (arXiv:2411.13010), once in each block."""
-ACTIVATION_BYTES = 34
-"""Per token, width and block in 16 bit, without stored attention maps (arXiv:2205.05198, section 4.1)."""
 MOST_DEVICE_BYTES = 512 * 10**9
 """The largest memory of one home computer that a model can be trained in, as of 2025; 32 billion parameters with
 gradients and both moments of AdamW. Who says more is mistaken, or wants to fill a volunteer's machine."""
@@ -46,6 +45,10 @@ class ModelLayers:
     """Of the residual stream."""
     attention_width: int
     """Of all query heads together."""
+    key_width: int
+    """Of all key heads together."""
+    inner_width: int
+    """Of the feed-forward layer, of all experts together that a token is sent to."""
     vocabulary: int
     multiplied: int
     """Of the matrices of a block that every token is multiplied with: of experts, those that it is sent to."""
@@ -77,6 +80,8 @@ class _Sizes:
     blocks: int
     heads: int
     key_heads: int
+    sent: int
+    """Experts that a token is sent to; 1 without experts."""
     head: int
     positions: int
     vocabulary: int
@@ -109,7 +114,8 @@ def layers_of(architecture: str, config: Mapping[str, Value], context: int) -> M
         before, after = (one, (sizes.positions + 2) * width, norm), head
     return ModelLayers(
         before=before, block=matrices + _vectors(sizes), blocks=sizes.blocks, after=after, width=width,
-        attention_width=sizes.queries, vocabulary=sizes.vocabulary, multiplied=multiplied, hidden=hidden,
+        attention_width=sizes.queries, key_width=sizes.keys, inner_width=sizes.inner * sizes.sent,
+        vocabulary=sizes.vocabulary, multiplied=multiplied, hidden=hidden,
     )  # fmt: skip
 
 
@@ -151,9 +157,8 @@ def adapter_layers(
 def check_size(architecture: str, config: Mapping[str, Value], context: int) -> None:
     """Raises BadSpec for a model of which one sequence takes more than any home has, by the estimate of a plan."""
     layers = layers_of(architecture, config, context)
-    training = 4 * FLOAT32_BYTES * layers.parameters
-    logits = 3 * FLOAT32_BYTES * layers.vocabulary
-    needed = training + context * (2 * ACTIVATION_BYTES * layers.blocks * layers.width + logits)
+    found = peak(layers, context, parameters=layers.parameters)
+    needed = found.states + found.copies + found.blocks + found.logits
     if needed > MOST_DEVICE_BYTES:
         raise BadSpec(
             f"model has {layers.parameters:,} parameters and a context of {context:,}, for which a device needs "
@@ -181,8 +186,8 @@ def _sizes(architecture: str, config: Mapping[str, Value], context: int) -> _Siz
         raise BadSpec(f"model.config has {positions} positions, fewer than model.context, which is {context}")
     return _Sizes(
         architecture=architecture, width=width, inner=int(values.get("intermediate_size", 4 * width)),
-        blocks=int(values["num_hidden_layers"]), heads=heads, key_heads=key_heads, head=head, positions=positions,
-        vocabulary=int(values.get("vocab_size", BYTE_TOKENS)), flags=values,
+        blocks=int(values["num_hidden_layers"]), heads=heads, key_heads=key_heads, sent=sent, head=head,
+        positions=positions, vocabulary=int(values.get("vocab_size", BYTE_TOKENS)), flags=values,
     )  # fmt: skip
 
 

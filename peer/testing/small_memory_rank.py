@@ -23,6 +23,7 @@ from peer.parallel.fsdp.rank_messages import RankSetup
 from peer.parallel.fsdp.rank_model import RankModel
 from peer.parallel.fsdp.sharded_model import fsdp_modules
 from peer.parallel.fsdp.shared_parameters import Arena
+from peer.schema.peak_memory import FLOAT32_BYTES
 
 
 class TightRank(RankModel):
@@ -59,7 +60,9 @@ class TightRank(RankModel):
         self._check()
 
     def _leave(self, module: nn.Module, values: Any, output: Any) -> None:
-        self._logit_bytes = output.logits.nbytes
+        (batch,) = values
+        vocabulary: int = cast("Any", self._model).config.vocab_size
+        self._logit_bytes = FLOAT32_BYTES * batch.tokens_BT.numel() * vocabulary
         self._check()
 
     def _check(self) -> None:

@@ -169,7 +169,7 @@ def _activations(case: RanksCase, told: RanksTimes) -> float:
     begun = work.state_bytes - (0 if work.micro_batches > 1 else FLOAT32_BYTES * work.parameters)
     if told.peak_bytes < SHOWS * work.state_bytes:
         return 0.0
-    left = told.peak_bytes - begun - case.sequences * work.logit_bytes
+    left = told.peak_bytes - begun - work.logit_bytes[0]
     return left / (case.sequences * work.activation_bytes)
 
 

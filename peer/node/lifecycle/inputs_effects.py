@@ -176,6 +176,7 @@ class HeldOutLoss(Struct, frozen=True):
     tokens: int
     by_source: dict[str, float] = {}
     """For each source of a mix, by its name."""
+    precision: str = "float32"
 
 
 class Continuations(Struct, frozen=True):

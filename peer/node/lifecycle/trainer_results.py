@@ -70,8 +70,8 @@ def done(turn: Turn, event: Done) -> None:
         case ((Apply() | Replay() | Adopt() | Resume()), Moved() as moved):
             assert move is not None
             _moved(turn, move, moved)
-        case Evaluate(round), HeldOutLoss(loss, tokens, by_source):
-            turn.add(Emit(Evaluated(round=round, loss=loss, tokens=tokens, by_source=by_source)))
+        case Evaluate(round), HeldOutLoss(loss, tokens, by_source, precision):
+            turn.add(Emit(Evaluated(round=round, loss=loss, tokens=tokens, by_source=by_source, precision=precision)))
             turn.say(LossMeasured(round, loss))
         case ContinuePrompts(round), Continuations(texts):
             assert turn.life.run.evaluate is not None

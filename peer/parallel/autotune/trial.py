@@ -19,6 +19,7 @@ from torch import Tensor
 from dht.errors import MemoryFull
 from peer.node.host.device import choose_device, first_line, free_bytes, is_out_of_memory
 from peer.parallel.autotune.search import BETTER, SearchResult, Trial, find
+from peer.schema.peak_memory import PLAIN, Rung
 from peer.schema.spec import RunSpec
 from peer.training.model.build import build
 from peer.training.model.compiled_blocks import can_compile, compile_blocks, is_of_compiler, uncompile_blocks
@@ -31,6 +32,8 @@ WARM_STEPS, TIMED_STEPS = 1, 2
 LONG_S = 5.0
 """A step that takes this long is timed only once, the first time."""
 ATTENTIONS = ("sdpa", "eager")
+RUNGS = (PLAIN, Rung(recomputes=True), Rung(recomputes=True, eight_bits=True))
+"""The fastest one first."""
 APART, APART_BFLOAT16 = 1e-5, 1e-2
 """The allowed relative difference between compiled and plain blocks, in loss and gradient norm."""
 
@@ -47,17 +50,18 @@ def fit(spec: RunSpec, wanted: str, most: int = 0, *, offload: bool = False, com
     free = free_bytes(device)
     trials = Trials(spec, device)
     usual, most = min(spec.inner.sequences, limit), limit if is_gpu else spec.inner.sequences
-    found, recomputes = _found(trials, usual, most, attentions)
+    found, rung = _found(trials, usual, most, attentions)
     if found is None:
         raise MemoryFull(f"not even one sequence of {spec.run.name} has room on {device}; close other programs")
     best, compiled = found.best, None
-    if is_gpu and compile and not recomputes:
+    if is_gpu and compile:
         compiled = trials.compiled(best)
         best = compiled or best
     step_s = best.seconds * whole / best.sequences
     return Tuned(
         basis=basis_of(spec, (wanted,), (device,), offload=offload, compile=compile), sequences=best.sequences,
-        attention=best.attention, recomputes=recomputes, compiled=compiled is not None,
+        attention=best.attention, recomputes=rung.recomputes, eight_bits=rung.eight_bits,
+        compiled=compiled is not None,
         precision="bfloat16" if uses_bfloat16(spec, device) else "float32", step_s=step_s,
         tokens_per_s=whole * spec.model.context / step_s, fixed_bytes=found.fixed_bytes,
         sequence_bytes=found.sequence_bytes, free_bytes=free,
@@ -66,17 +70,19 @@ def fit(spec: RunSpec, wanted: str, most: int = 0, *, offload: bool = False, com
 
 def _found(
     trials: Trials, usual: int, most: int, attentions: Sequence[str]
-) -> tuple[SearchResult | None, bool]:  # fmt: skip
-    """The fastest micro-batch, and whether activations are recomputed for it: that is tried if the spec's own micro-
-    batch, of `usual` sequences, does not fit."""
-    found = find(trials.attempt, usual, most, attentions)
-    if found is not None and found.best.sequences >= usual:
-        return found, False
-    trials.recompute()
-    leaner = find(trials.attempt, usual, most, attentions)
-    if leaner is None or (found and leaner.best.sequences_per_s <= BETTER * found.best.sequences_per_s):
-        return found, False
-    return leaner, True
+) -> tuple[SearchResult | None, Rung]:  # fmt: skip
+    """The fastest micro-batch, and its rung: a lower one is tried if the spec's own micro-batch, of `usual` sequences,
+    does not fit, and one that changes what is learned if nothing fits without it."""
+    found, chosen = None, PLAIN
+    for rung in RUNGS:
+        if found is not None and (rung.eight_bits or found.best.sequences >= usual):
+            break
+        trials.rung = rung
+        leaner = find(trials.attempt, usual, most, attentions)
+        if leaner and not (found and leaner.best.sequences_per_s <= BETTER * found.best.sequences_per_s):
+            found, chosen = leaner, rung
+    trials.rung = chosen
+    return found, chosen
 
 
 def basis_of(
@@ -101,11 +107,7 @@ class Trials:
     def __init__(self, spec: RunSpec, device: torch.device) -> None:
         self._spec, self._device = spec, device
         self._model: Any = None
-        self._recomputes = False
-
-    def recompute(self) -> None:
-        """From now on, recompute the activations of blocks in the backward pass."""
-        self._recomputes = True
+        self.rung = PLAIN
 
     def attempt(self, sequences: int, attention: str) -> Trial | None:
         """Time some inner steps, of two micro-batches each if those of the run have several: from the second one on,
@@ -133,6 +135,7 @@ class Trials:
         if plain.attention:
             self._model.set_attn_implementation(plain.attention)
         attend_without_looking(self._model, self._spec.model.context)
+        recompute_blocks(self._model, self.rung.recomputes)
         expected = self._loss_and_norm(plain)
         compile_blocks(self._model)
         try:
@@ -165,7 +168,7 @@ class Trials:
     def _timed(self, sequences: int, attention: str) -> Trial | None:
         if self._model is None:
             self._model = build(self._spec).to(self._device)
-        recompute_blocks(self._model, self._recomputes)
+        recompute_blocks(self._model, self.rung.recomputes)
         if attention:
             self._model.set_attn_implementation(attention)
         micro_batches = 2 if sequences < self._spec.inner.sequences * self._spec.inner.accumulation else 1
@@ -173,7 +176,8 @@ class Trials:
         spec = replace(self._spec, inner=inner)
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
-        loop = SingleDevice(self._model, spec, Noise(spec, int(self._model.config.vocab_size)), self._device)
+        noise = Noise(spec, int(self._model.config.vocab_size))
+        loop = SingleDevice(self._model, spec, noise, self._device, rung=self.rung)
         seconds = self._step_s(loop)
         if seconds is None:
             return None

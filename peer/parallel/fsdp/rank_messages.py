@@ -42,6 +42,8 @@ class Backward(Struct, frozen=True, kw_only=True, tag=True):
     that this rank gathers, too."""
     seed: int | None = None
     """The seed of the random generator, at the first micro-batch of a step."""
+    is_last: bool = True
+    """Whether it is the step's last one: ranks that hold copies of the same shares add up their gradients then."""
 
 
 class FinishStep(Struct, frozen=True, kw_only=True, tag=True):

@@ -35,13 +35,12 @@ from peer.parallel.fsdp.rank_messages import (
 )
 from peer.parallel.fsdp.rank_optimizer import RankOptimizer
 from peer.parallel.fsdp.rank_shards import RankShards
-from peer.parallel.fsdp.sharded_model import forget_gathered, lie_in, shard
+from peer.parallel.fsdp.sharded_model import add_up_gradients, forget_gathered, forget_gradients, lie_in, shard
 from peer.parallel.fsdp.shared_parameters import Arena
 from peer.planning.plan.sharding_strategy import ShardingStrategy
 from peer.schema.spec import parse
-from peer.training.data.chat.token_flags import share_of_loss, summed_loss
-from peer.training.model.build import build_unset, next_token_logits
-from peer.training.model.expert_balance import training_logits
+from peer.training.model.build import build_unset
+from peer.training.model.net import Batch, attend_without_looking, call_for_loss
 from peer.training.outer.bitwise_check import device_for
 from peer.training.outer.copy_stream import upload
 from peer.training.outer.kernels import TorchKernels
@@ -70,6 +69,8 @@ class RankModel:
         )  # fmt: skip
         strategy = ShardingStrategy(kind=setup.sharding, ranks=setup.ranks, group=setup.group, offloads=setup.offloads)
         self._model = model = _on_device(build_unset(self._spec), self._device)
+        attend_without_looking(model, self._spec.model.context)
+        call_for_loss(model)
         shard(model, strategy, self._device, pins=not strategy.uses_arena or arena.pin_inner(self._device))
         if strategy.uses_arena:
             lie_in(model, arena.local)
@@ -123,11 +124,13 @@ class RankModel:
         if command.seed is not None:
             torch.manual_seed(command.seed + self._rank)
             self.begin_peak()
-        tokens_BT = self._tokens(command.tokens, command.rows)
+            forget_gradients(self._model)
+        add_up_gradients(self._model, command.is_last)
+        batch = self._batch(command.tokens, command.rows)
         with self._guard.reading():
             with self._autocast():
-                logits_BTV, balance = training_logits(self._model, tokens_BT)
-            loss = share_of_loss(logits_BTV, tokens_BT)
+                summed, balance = self._model(batch)
+            loss = summed / batch.tokens_BT.numel()
             whole = loss if balance is None else loss + balance
             # FSDP takes the mean over the ranks; their shares of the step add up to it.
             torch.autograd.backward(whole * (command.scale * self._ranks))
@@ -151,9 +154,9 @@ class RankModel:
     def _autocast(self) -> AbstractContextManager[object]:
         return torch.autocast(self._device.type, torch.bfloat16) if self._bfloat16 else nullcontext()
 
-    def _tokens(self, octets: bytes, rows: int) -> Tensor:
+    def _batch(self, octets: bytes, rows: int) -> Batch:
         tokens = np.frombuffer(octets, np.int32).reshape(rows, -1).astype(np.int64)
-        return upload(torch.from_numpy(tokens), self._device)
+        return Batch.of(torch.from_numpy(tokens)).moved(lambda values: upload(values, self._device))
 
     @torch.no_grad()
     def _stand_at_anchor(self) -> RankAnswer:
@@ -166,10 +169,8 @@ class RankModel:
 
     @torch.no_grad()
     def _measure(self, command: MeasureLoss) -> RankAnswer:
-        tokens_BT = self._tokens(command.tokens, command.rows)
         with self._guard.reading():
-            logits_BTV = next_token_logits(self._model, tokens_BT)
-        loss = summed_loss(logits_BTV, tokens_BT)
+            loss, _ = self._model(self._batch(command.tokens, command.rows))
         return RankAnswer(value=loss.item() if command.counts else 0.0)
 
     @torch.no_grad()

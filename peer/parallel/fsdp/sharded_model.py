@@ -62,6 +62,22 @@ def forget_gathered(model: nn.Module) -> None:
         module.reshard()
 
 
+def add_up_gradients(model: nn.Module, wanted: bool) -> None:
+    """Whether the next backward pass adds up the gradients of ranks that hold copies of one share. If not, each keeps
+    the sum of its own."""
+    for module in fsdp_modules(model):
+        module.set_requires_all_reduce(wanted, recurse=False)
+
+
+def forget_gradients(model: nn.Module) -> None:
+    """Also those that were not added up: of a step that was given up."""
+    for parameter in model.parameters():
+        parameter.grad = None
+    for module in fsdp_modules(model):
+        for group in module._get_fsdp_state()._fsdp_param_groups:
+            group._partial_reduce_output = None
+
+
 def has_gathered(module: FSDPModule) -> bool:
     """Whether the next pass over this module reads a gathered or second copy, and not the ranks' present shards."""
     return not all(group.is_sharded for group in module._get_fsdp_state()._fsdp_param_groups)

@@ -55,7 +55,6 @@ def _strategy(spec: RunSpec, settings: PeerSettings, devices: Sequence[torch.dev
 
 
 def _each_holds_all(spec: RunSpec, devices: Sequence[torch.device]) -> bool:
-    size = size_of(spec)
-    needed_bytes = size.training_bytes + size.activation_bytes
+    needed_bytes = size_of(spec).device_bytes
     main_bytes = MEMORY_SHARE * available_bytes() / len(devices)
     return all(needed_bytes <= (free_bytes(each) if each.type == "cuda" else main_bytes) for each in devices)

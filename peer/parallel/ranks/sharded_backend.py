@@ -221,9 +221,11 @@ class ShardedBackend:
         try:
             while done < whole and not (done and stop()):
                 taken.append(self._reader.next(min(self.micro.sequences, whole - done)))
-                answers = self.group.step(*self._shares(taken[-1], whole, None if done else seed))
-                loss += sum(answer.value for answer in answers)
-                done += len(taken[-1])
+                before, done = done, done + len(taken[-1])
+                shares = self._shares(taken[-1], whole, None if before else seed, is_last=done == whole)
+                loss += sum(answer.value for answer in self.group.step(*shares))
+            if done < whole:  # it was asked to stop: gradients are added up behind a row that does not count
+                self.group.step(*self._shares(taken[-1][:0], whole, None, is_last=True, idle_BT=taken[-1][:1]))
         except NoRoomInRank:
             self._reader.put_back(taken)
             return None
@@ -253,14 +255,16 @@ class ShardedBackend:
         if self.capture is not None:
             self.capture.before_step()
 
-    def _shares(self, tokens_BT: Tensor, whole: int, seed: int | None) -> list[Backward]:
+    def _shares(
+        self, tokens_BT: Tensor, whole: int, seed: int | None, *, is_last: bool, idle_BT: Tensor | None = None
+    ) -> list[Backward]:
         """What each rank reads of a micro-batch. A rank that gets no row computes one that does not count, so that
         it gathers together with the others."""
-        pieces = self._dealt(tokens_BT)
+        pieces, idle_BT = self._dealt(tokens_BT), tokens_BT[:1] if idle_BT is None else idle_BT
         return [
             Backward(
-                tokens=_octets(rows_BT if len(rows_BT) else tokens_BT[:1]), rows=max(1, len(rows_BT)),
-                scale=len(rows_BT) / whole, seed=seed,
+                tokens=_octets(rows_BT if len(rows_BT) else idle_BT), rows=max(1, len(rows_BT)),
+                scale=len(rows_BT) / whole, seed=seed, is_last=is_last,
             )
             for rows_BT in pieces
         ]  # fmt: skip
@@ -279,6 +283,10 @@ class ShardedBackend:
         self._come_back()
         if is_least:
             raise MemoryFull("the memory of a device has no room for even one sequence")
+
+    @property
+    def measures_in(self) -> str:
+        return "float32"
 
     def loss(self, tokens_BT: Tensor, stop: Callable[[], bool]) -> float:
         while (found := self._measured(tokens_BT, stop)) is None:

@@ -4,7 +4,7 @@ no cluster."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from peer.planning.placement.block_shares import BlockLayout, StageHome, deal_blocks, stage_room_bytes
 from peer.planning.placement.stage_workload import StageWorkload
@@ -33,7 +33,7 @@ def room_of_stage(shape: ModelShape, spec: RunSpec, stages: int) -> float:
     """The bytes that a device needs for one of `stages` stages of whole blocks; for one stage, the whole model with one
     sequence at a time."""
     if stages == 1:
-        return memory_of(shape, replace(spec, inner=replace(spec.inner, sequences=1))).device_bytes
+        return memory_of(shape, spec, sequences=1).device_bytes
     return stage_room_bytes(layout_of(shape), stages)
 
 

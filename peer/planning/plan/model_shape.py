@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from dht.errors import BadInput, BadSpec
 from peer.consensus.codec.codec import Codec
 from peer.consensus.protocol.layout import share_out
-from peer.schema.model_layers import ACTIVATION_BYTES, FLOAT32_BYTES, layers_of
+from peer.schema.model_layers import FLOAT32_BYTES, layers_of
+from peer.schema.peak_memory import PLAIN, Peak, Rung, peak
 from peer.schema.spec import RunSpec
 
 MOST_PARAMETERS = 10**13
@@ -34,6 +35,10 @@ class ModelShape:
     """The width of the residual stream."""
     attention_width: int
     """The width of all query heads together."""
+    key_width: int
+    """The width of all key heads together."""
+    inner_width: int
+    """The width of the feed-forward layer, of all experts together that a token is sent to."""
     vocabulary: int
     matrix_parameters: int
     """The parameters of the matrices that every token is multiplied with, including the output head even if it is
@@ -84,7 +89,8 @@ def shape_of(spec: RunSpec, parameters: int = 0) -> ModelShape:
     matrices, adapter = model.blocks * model.multiplied + model.vocabulary * model.width, spec.adapter
     return ModelShape(
         layers=layers, blocks=model.blocks, width=model.width, attention_width=model.attention_width,
-        vocabulary=model.vocabulary, matrix_parameters=matrices if adapter is None else sum(layers),
+        key_width=model.key_width, inner_width=model.inner_width, vocabulary=model.vocabulary,
+        matrix_parameters=matrices if adapter is None else sum(layers),
         hidden_parameters=trained.blocks * trained.hidden,
         frozen_matrix_parameters=0 if adapter is None else matrices,
         frozen_bytes=0 if adapter is None else model.parameters * BASE_BYTES[adapter.base] + _drawn_bytes(spec),
@@ -108,8 +114,8 @@ def _scaled(spec: RunSpec, parameters: int) -> ModelShape:
     vocabulary = int(values.get("vocab_size", 32000))
     layers = tuple(parameters * (at + 1) // blocks - parameters * at // blocks for at in range(blocks))
     return ModelShape(
-        layers=layers, blocks=blocks, width=width, attention_width=width,
-        vocabulary=vocabulary, matrix_parameters=parameters,
+        layers=layers, blocks=blocks, width=width, attention_width=width, key_width=width,
+        inner_width=4 * width, vocabulary=vocabulary, matrix_parameters=parameters,
         hidden_parameters=max(0, parameters - vocabulary * width),
     )  # fmt: skip
 
@@ -124,7 +130,7 @@ class MemoryFootprint:
     frozen_bytes: int
     """On the device: the frozen model of an adapter."""
     activation_bytes: int
-    """On the device: an estimate for one micro-batch (arXiv:2205.05198), and three copies of the logits."""
+    """On the device: an estimate for one micro-batch, with its logits (`peer.schema.peak_memory`)."""
     logits_bytes: int
     """The part of the activations that belongs to the output head."""
     anchor_bytes: int
@@ -142,21 +148,33 @@ class MemoryFootprint:
         return self.device_bytes + self.anchor_bytes + self.encoded_bytes
 
 
-def memory_of(shape: ModelShape, spec: RunSpec) -> MemoryFootprint:
-    """The memory of a peer that trains `spec` on one device. Raises BadSpec for more fragments than layers."""
-    parameters, inner = shape.parameters, spec.inner
-    moments = 2 * parameters - (shape.hidden_parameters if inner.optimizer == "muon" else 0)
-    wide = 1 if inner.precision == "bfloat16" else 2
-    tokens = inner.sequences * spec.model.context
-    logits_bytes = tokens * 3 * FLOAT32_BYTES * shape.vocabulary
+def peak_of(
+    shape: ModelShape, spec: RunSpec, sequences: int, *, bfloat16: bool | None = None, rung: Rung = PLAIN
+) -> Peak:
+    """With micro-batches of so many sequences. Where the spec leaves the precision to the device and nobody says which,
+    float32 is assumed, which takes more."""
+    return peak(
+        shape, sequences * spec.model.context, parameters=shape.parameters, rung=rung,
+        one_moment=shape.hidden_parameters if spec.inner.optimizer == "muon" else 0,
+        bfloat16=spec.inner.precision == "bfloat16" if bfloat16 is None else bfloat16,
+    )  # fmt: skip
+
+
+def memory_of(
+    shape: ModelShape, spec: RunSpec, sequences: int = 0, *, bfloat16: bool | None = None, rung: Rung = PLAIN
+) -> MemoryFootprint:
+    """The memory of a peer that trains `spec` on one device, as in `peak_of`. Raises BadSpec for more fragments than
+    layers."""
+    parameters = shape.parameters
+    found = peak_of(shape, spec, sequences or spec.inner.sequences, bfloat16=bfloat16, rung=rung)
     # Reducing is shared out: of n peers each averages 1/n of the model for n contributors.
     codec, largest = Codec(spec.codec.wire), max(shape.fragment_parameters(spec.round.fragments))
     return MemoryFootprint(
         parameters=parameters,
-        training_bytes=FLOAT32_BYTES * (2 * parameters + moments),
+        training_bytes=found.states,
         frozen_bytes=shape.frozen_bytes,
-        activation_bytes=tokens * ACTIVATION_BYTES * wide * shape.blocks * shape.width + logits_bytes,
-        logits_bytes=logits_bytes,
+        activation_bytes=found.copies + found.blocks + found.logits,
+        logits_bytes=found.logits,
         anchor_bytes=STATE_VECTORS * FLOAT32_BYTES * parameters,
         encoded_bytes=2 * codec.part_bytes(largest) + codec.of_means.part_bytes(largest),
     )

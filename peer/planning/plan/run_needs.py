@@ -51,7 +51,7 @@ def needs_of(spec: RunSpec, chain_bytes: int) -> RunNeeds:
     return RunNeeds(
         parameters=shape.parameters, weights=FLOAT32_BYTES * shape.parameters + memory.frozen_bytes,
         device=memory.device_bytes,
-        least_device=memory.device_bytes - round(memory.activation_bytes * (1 - 1 / spec.inner.sequences)),
+        least_device=memory_of(shape, spec, sequences=1).device_bytes,
         main=main_bytes(memory),
         least_disk=disk.least + start, disk=disk.peak + start,
         peers=peers, round_bytes=traffic_of(shape, spec, uniform_peers(peers, HOME)).up_bytes,

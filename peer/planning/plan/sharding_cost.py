@@ -1,7 +1,8 @@
 """The time of an inner step, and the memory of each rank, where the devices of one home share a model.
 
 P are the bytes of a unit that is gathered as one (a block, or everything outside of blocks), in float32. A collective
-among n ranks sends (n − 1)/n of them from each rank, an all-reduce twice that (rings). For each micro-batch:
+among n ranks sends (n − 1)/n of them from each rank, an all-reduce twice that (rings). For each micro-batch, but an
+all-reduce once in a step:
 
     replicated    gradients of all units: all-reduce, 2 (n − 1)/n · P
     full          gather forward, gather again backward, reduce-scatter gradients: 3 (n − 1)/n · P (ZeRO-3,
@@ -22,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dht.errors import BadInput
-from peer.planning.plan.model_shape import ModelShape, memory_of
+from peer.planning.plan.model_shape import ModelShape, peak_of
 from peer.planning.plan.sharding_strategy import Sharding, ShardingStrategy, strategies_of
 from peer.schema.model_layers import FLOAT32_BYTES
 from peer.schema.spec import RunSpec
@@ -56,7 +57,7 @@ class RanksProfile:
     """The share of the computing time during which blocks can be moved: 1 for a device that does both at once, 0 for
     a processor."""
     activations: float = 1.0
-    """The size of activations, as a multiple of the estimate (`model_shape.memory_of`)."""
+    """The size of activations, as a multiple of the estimate (`peer.schema.peak_memory`)."""
     gathered_twice: bool = False
     """Whether a collective holds a copy of what it gathers (gloo does, NCCL does not)."""
 
@@ -87,10 +88,12 @@ class ShardedWork:
     """Seconds forward and backward for one sequence, by rank, with the whole model on the device."""
     state_bytes: float
     """The bytes of parameters, gradients and moments of the whole model."""
+    copied_bytes: float
+    """The bytes of what autocast keeps of the parameters, of each block from its gather to its backward pass."""
     activation_bytes: float
     """The bytes for one sequence, without those of the output head."""
-    logit_bytes: float
-    """The bytes of the logits for one sequence."""
+    logit_bytes: tuple[float, ...]
+    """The bytes of the logits, by rank."""
 
     @property
     def parameters(self) -> int:
@@ -107,14 +110,15 @@ def sharded_work(
     shape: ModelShape, spec: RunSpec, sequences: Sequence[int], sequence_s: Sequence[float]
 ) -> ShardedWork:
     """The work of a spec's inner step, whose micro-batches were dealt as `sequences`."""
-    memory, inside = memory_of(shape, spec), shape.layers[shape.before : shape.before + shape.blocks]
-    each = spec.inner.sequences
+    is_narrow = spec.inner.precision != "float32"  # devices that share a model are cards
+    one, inside = peak_of(shape, spec, 1, bfloat16=is_narrow), shape.layers[shape.before : shape.before + shape.blocks]
     return ShardedWork(
         block_parameters=round(sum(inside) / shape.blocks), blocks=shape.blocks,
         root_parameters=shape.parameters - sum(inside),
         head_parameters=shape.vocabulary * shape.width, micro_batches=spec.inner.accumulation,
-        sequences=tuple(sequences), sequence_s=tuple(sequence_s), state_bytes=memory.training_bytes,
-        activation_bytes=(memory.activation_bytes - memory.logits_bytes) / each, logit_bytes=memory.logits_bytes / each,
+        sequences=tuple(sequences), sequence_s=tuple(sequence_s), state_bytes=one.states,
+        copied_bytes=one.copies, activation_bytes=one.blocks,
+        logit_bytes=tuple(peak_of(shape, spec, count, bfloat16=is_narrow).logits for count in sequences),
     )  # fmt: skip
 
 
@@ -141,8 +145,8 @@ def sharded_cost(work: ShardedWork, strategy: ShardingStrategy, given: RanksProf
     """The seconds of an inner step and the bytes of each rank, for one strategy."""
     assert strategy.ranks == len(work.sequences) == len(work.sequence_s)
     # Nothing is computed before the root has been gathered, nor after its gradients were sent: nothing hides that.
-    root = _moves(work.root_parameters, strategy, given, again=False).times(work.micro_batches)
-    blocks = _moves(work.block_parameters, strategy, given, again=True).times(work.micro_batches * work.blocks)
+    root = _moves(work.root_parameters, strategy, given, work.micro_batches, again=False)
+    blocks = _moves(work.block_parameters, strategy, given, work.micro_batches, again=True).times(work.blocks)
     slower = SLOWER_TOGETHER if given.overlap else 1.0
     beyond_s = max(0.0, slower * blocks.seconds(given) - given.overlap * work.compute_s)
     moved_s = root.seconds(given) + beyond_s
@@ -152,7 +156,7 @@ def sharded_cost(work: ShardedWork, strategy: ShardingStrategy, given: RanksProf
         strategy=strategy, step_s=work.compute_s + moved_s + optimizer_s, compute_s=work.compute_s, moved_s=moved_s,
         optimizer_s=optimizer_s, between_bytes=root.between_bytes + blocks.between_bytes,
         inside_bytes=root.inside_bytes + blocks.inside_bytes,
-        device_bytes=tuple(_device_bytes(work, strategy, given, count) for count in work.sequences),
+        device_bytes=tuple(_device_bytes(work, strategy, given, rank) for rank in range(strategy.ranks)),
         main_bytes=work.state_bytes / strategy.shares if strategy.offloads else 0.0,
     )  # fmt: skip
 
@@ -182,8 +186,10 @@ class _Moves:
         )  # fmt: skip
 
 
-def _moves(parameters: int, strategy: ShardingStrategy, given: RanksProfile, *, again: bool) -> _Moves:
-    """The moves for one unit and micro-batch. With `again`, the backward pass gathers the unit, too."""
+def _moves(
+    parameters: int, strategy: ShardingStrategy, given: RanksProfile, micro_batches: int, *, again: bool
+) -> _Moves:
+    """The moves for one unit in a step. With `again`, the backward pass gathers the unit, too."""
     if not strategy.is_sharded:
         return _Moves()
     whole, shares, copies = FLOAT32_BYTES * parameters, strategy.shares, strategy.ranks // strategy.shares
@@ -195,9 +201,9 @@ def _moves(parameters: int, strategy: ShardingStrategy, given: RanksProfile, *, 
     between = inside = 0.0
     for ranks, sent_bytes in rings:
         if given.group and given.group % ranks:
-            between += sent_bytes
+            between += micro_batches * sent_bytes
         else:
-            inside += sent_bytes
+            inside += micro_batches * sent_bytes
     if copies > 1:
         reduced_bytes = 2 * (copies - 1) / copies * whole / shares
         if given.group and given.group < strategy.ranks:
@@ -207,16 +213,16 @@ def _moves(parameters: int, strategy: ShardingStrategy, given: RanksProfile, *, 
     trips = 2 + (again and not is_second)
     return _Moves(
         between_bytes=between, inside_bytes=inside,
-        collectives=sum(ranks > 1 for ranks, _ in rings) + (copies > 1),
-        hops=sum(ranks - 1 for ranks, _ in rings) + 2 * (copies - 1),
-        bus_bytes=trips * whole / shares if strategy.offloads else 0.0,
+        collectives=micro_batches * sum(ranks > 1 for ranks, _ in rings) + (copies > 1),
+        hops=micro_batches * sum(ranks - 1 for ranks, _ in rings) + 2 * (copies - 1),
+        bus_bytes=micro_batches * trips * whole / shares if strategy.offloads else 0.0,
     )  # fmt: skip
 
 
 # ---- what is held ----
 
 
-def _device_bytes(work: ShardedWork, strategy: ShardingStrategy, given: RanksProfile, sequences: int) -> float:
+def _device_bytes(work: ShardedWork, strategy: ShardingStrategy, given: RanksProfile, rank: int) -> float:
     """The most that a device holds: when the loss is computed, in the backward pass of the last two blocks, or in
     the optimizer's step. Which buffers FSDP2 holds then was read from a profile of its allocations."""
     shares, block, root, head = (
@@ -226,8 +232,8 @@ def _device_bytes(work: ShardedWork, strategy: ShardingStrategy, given: RanksPro
     gradients = FLOAT32_BYTES * work.parameters / shares
     states = work.state_bytes / shares
     begun = states if work.micro_batches > 1 else states - gradients
-    activations = given.activations * sequences * work.activation_bytes
-    logits = sequences * work.logit_bytes
+    activations, logits = given.activations * work.sequences[rank] * work.activation_bytes, work.logit_bytes[rank]
+    activations += work.copied_bytes
     if strategy.offloads:
         begun = states = 0.0
     if not strategy.is_sharded:

@@ -291,14 +291,8 @@ def position_inputs(entering_BT: Tensor) -> dict[str, Tensor]:
 
 def next_token_logits(model: nn.Module, tokens_BT: Tensor) -> Tensor:
     """Logits (B, T − 1, V) of every token but the first, from those before it."""
-    logits_BTV: Tensor = next_token_outputs(model, tokens_BT).logits
-    return logits_BTV
-
-
-def next_token_outputs(model: nn.Module, tokens_BT: Tensor, **asked: bool) -> Any:
-    """All that transformers returns of the same forward pass; `asked` names outputs that it leaves out by default."""
     # No mask: sequences are full, and without one attention takes its fastest causal path.
     entering_BT = tokens_BT[:, :-1]
-    return model(
-        input_ids=token_flags.plain(entering_BT), use_cache=False, **position_inputs(entering_BT), **asked
-    )  # fmt: skip
+    outputs = model(input_ids=token_flags.plain(entering_BT), use_cache=False, **position_inputs(entering_BT))
+    logits_BTV: Tensor = outputs.logits
+    return logits_BTV

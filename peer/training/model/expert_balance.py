@@ -7,9 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from peer.training.data.chat.token_flags import NUMBER
-from peer.training.model.build import next_token_outputs
-
 # B = sequences, T = context + 1 tokens, V = vocabulary, X = experts
 
 
@@ -18,22 +15,13 @@ def balance_coefficient(model: nn.Module) -> float:
     return float(getattr(getattr(model, "config", None), "router_aux_loss_coef", 0.0))
 
 
-def training_logits(model: nn.Module, tokens_BT: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Logits (B, T − 1, V), as `next_token_logits`, and `balance_of` them; None where there is nothing to balance."""
-    if not balance_coefficient(model):
-        return next_token_outputs(model, tokens_BT).logits, None
-    outputs = next_token_outputs(model, tokens_BT, output_router_logits=True)
-    weights_B = (tokens_BT[:, 1:] <= NUMBER).float().mean(dim=1)
-    return outputs.logits, balance_of(model, outputs.router_logits, weights_B)
-
-
 def balance_of(model: nn.Module, router_logits: tuple[Tensor, ...], weights_B: Tensor) -> Tensor:
     """The term that is added to the loss before its gradient is taken, the mean over sequences.
 
     It is transformers' `load_balancing_loss_func` (arXiv:2101.03961, equations 4 to 6) of each sequence, times its
     coefficient: 1 × the coefficient is perfect balance. It is not linear in the tokens, so over a whole micro-batch it
-    would depend on how a step is cut into micro-batches and ranks. A sequence weighs its predicted share, as in
-    `share_of_loss`.
+    would depend on how a step is cut into micro-batches and ranks. A sequence weighs its predicted share, as it does
+    in the loss (`step_scale`).
     """
     return balance_coefficient(model) * (_of_sequences(model, router_logits, len(weights_B)) * weights_B).mean()
 

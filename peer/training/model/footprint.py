@@ -5,13 +5,16 @@ from __future__ import annotations
 from peer.planning.plan.model_shape import MemoryFootprint, memory_of, shape_of
 from peer.planning.plan.run_needs import memory_words, needs_of, traffic_words
 from peer.schema.byte_text import format_bytes
+from peer.schema.peak_memory import PLAIN, Rung
 from peer.schema.settings import PeerSettings
 from peer.schema.spec import RunSpec
 
 
-def size_of(spec: RunSpec) -> MemoryFootprint:
-    """By formula: no model is built. Raises BadSpec."""
-    return memory_of(shape_of(spec), spec)
+def size_of(
+    spec: RunSpec, sequences: int = 0, *, bfloat16: bool | None = None, rung: Rung = PLAIN
+) -> MemoryFootprint:  # fmt: skip
+    """By formula, as `memory_of`: no model is built. Raises BadSpec."""
+    return memory_of(shape_of(spec), spec, sequences, bfloat16=bfloat16, rung=rung)
 
 
 def describe(spec: RunSpec) -> str:

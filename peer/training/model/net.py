@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from peer.schema.peak_memory import CHUNK_TOKENS, in_chunks
 from peer.training.data.chat import token_flags
 from peer.training.data.chat.token_flags import IGNORED
 from peer.training.model.expert_balance import balance_coefficient, balance_of
@@ -29,11 +30,6 @@ CAUSAL = "causal"
 For a name without a mask function transformers makes no mask, and so does not look on the device for padding or for
 several documents, which it does for `sdpa`."""
 AttentionInterface.register(CAUSAL, sdpa_attention_forward)
-
-CHUNK_TOKENS = 512
-"""Tokens whose logits exist at a time."""
-WHOLE_BYTES = 1 << 26
-"""Logits that take no more than this, as float32, are computed at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +105,18 @@ class Net(nn.Module):
         return told
 
 
+def call_for_loss(model: nn.Module) -> None:
+    """From now on a call of the model itself takes a `Batch` and gives what `Net` does: where its own call is what
+    brings its parameters together, and other tensors take the place of those that it has now."""
+    net, plain = Net(model), cast("Any", model)
+
+    def forward(batch: Batch) -> tuple[Tensor, Tensor | None]:
+        net.head.weight = plain.get_output_embeddings().weight
+        return net.forward(batch)
+
+    plain.forward = forward
+
+
 class Head(nn.Module):
     """The output matrix, and the loss of the hidden values in front of it."""
 
@@ -122,8 +130,7 @@ class Head(nn.Module):
 
     def forward(self, hidden_BTD: Tensor, labels_BT: Tensor) -> Tensor:
         """In nats, summed over what is predicted."""
-        logits_bytes = 4 * labels_BT.numel() * len(self.weight)
-        if labels_BT.numel() <= CHUNK_TOKENS or logits_bytes <= WHOLE_BYTES or self._cap is not None:
+        if self._cap is not None or not in_chunks(labels_BT.numel(), len(self.weight)):
             return self._whole(hidden_BTD, labels_BT.flatten())
         rows_ND = hidden_BTD.flatten(0, 1)
         if self._divisor != 1:

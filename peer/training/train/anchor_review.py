@@ -35,7 +35,7 @@ class AnchorReview:
             losses = [self._backend.loss(tokens_BT, stop) for tokens_BT in sets.tokens]
         except Stopped:
             return None
-        return HeldOutLoss(sets.mean(losses), sets.predicted, sets.by_source(losses))
+        return HeldOutLoss(sets.mean(losses), sets.predicted, sets.by_source(losses), self._backend.measures_in)
 
     def continuations(self, stop: Callable[[], bool]) -> Continuations | None:
         """None if `stop` says so. Raises MemoryFull."""

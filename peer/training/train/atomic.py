@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.optim import Optimizer, _muon
 
 from peer.node.host.device import is_out_of_memory
+from peer.training.train.eight_bit_adamw import SCRATCH_BYTES, EightBitAdamW, no_moments
 from peer.training.train.optimizers import Optimizers
 
 Move = Callable[[], object]
@@ -72,6 +73,14 @@ def _moves_of(member: Optimizer, aside: bool) -> Iterator[Move]:
                 for parameter in _moving(group):
                     if not member.state.get(parameter):
                         yield _setting(member, parameter, _adamw_moments(parameter))
+            yield member.step
+        case EightBitAdamW():
+            moving = [value for group in member.param_groups for value in _moving(group)]
+            for parameter in moving:
+                if not member.state.get(parameter):
+                    yield _setting(member, parameter, no_moments(parameter))
+            for device in {value.device for value in moving}:
+                torch.empty(SCRATCH_BYTES, dtype=torch.uint8, device=device)  # the allocator keeps it for the step
             yield member.step
         case _:  # of a test, without a state
             yield member.step

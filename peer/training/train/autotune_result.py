@@ -6,6 +6,8 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from peer.schema.peak_memory import Rung
+
 VERSION = 1
 
 SPARE = 0.9
@@ -64,6 +66,12 @@ class Tuned:
     """Whether the backward pass computes blocks again, whose inside found no memory."""
     compiled: bool = False
     """Whether blocks are compiled: then every micro-batch has as many rows."""
+    eight_bits: bool = False
+    """Whether AdamW's moments take a byte each, where nothing else had room; it learns a little differently."""
+
+    @property
+    def rung(self) -> Rung:
+        return Rung(compiled=self.compiled, recomputes=self.recomputes, eight_bits=self.eight_bits)
 
     def to_json(self) -> str:
         return json.dumps({"v": VERSION, **asdict(self)}, allow_nan=False)

@@ -16,6 +16,7 @@ from dht.errors import MemoryFull
 from peer.consensus.codec.state_digest import FLOAT32_BYTES
 from peer.node.host.device import free_bytes, is_out_of_memory
 from peer.node.host.processes import available_bytes
+from peer.schema.peak_memory import PLAIN, Rung
 from peer.schema.spec import RunSpec
 from peer.training.checkpoint.capture import Capture
 from peer.training.checkpoint.checkpoint import generator_states, set_generator_states
@@ -62,6 +63,10 @@ class Backend(Protocol):
 
     def loss(self, tokens_BT: Tensor, stop: Callable[[], bool]) -> float:
         """Mean loss of the anchor in nats per token. Raises Stopped once `stop` says so, and MemoryFull."""
+
+    @property
+    def measures_in(self) -> str:
+        """The precision of `loss`."""
 
     def continued(
         self, beginnings: Sequence[Sequence[int]], tokens: int, end: int, stop: Callable[[], bool]
@@ -110,13 +115,14 @@ class DeviceBackend(ABC):
 
     def __init__(
         self, model: nn.Module, spec: RunSpec, batches: Sequences, device: torch.device,
-        micro: MicroBatch | None = None, fit: Tuned | None = None, folder: Path | None = None,
+        micro: MicroBatch | None = None, fit: Tuned | None = None, folder: Path | None = None, rung: Rung | None = None,
     ) -> None:  # fmt: skip
-        """`folder` has room for what no memory has."""
+        """`folder` has room for what no memory has. `rung` is that of `fit` if nobody says another."""
+        self._rung = rung or (PLAIN if fit is None else fit.rung)
         self._folder = folder
         self._model, self._spec, self._device = model, spec, device
         self._reader, self._fit = StepReader(batches), fit
-        self._optimizers = make_optimizers(model, spec, device)
+        self._optimizers = make_optimizers(model, spec, device, eight_bits=self._rung.eight_bits)
         self._parameters = trained(model)
         self._steps = AtomicSteps(self._optimizers, device)
         self.residence = Offload(model, self._optimizers, device, self._beside, self._have_moved)
@@ -136,7 +142,9 @@ class DeviceBackend(ABC):
         parameters = sum(parameter.numel() for parameter in self._parameters)
         spare_bytes = 0
         if self._device.type != "cpu":
-            spare_bytes = free_bytes(self._device) - training_bytes(self._spec, self._fit, self.micro.sequences)
+            spare_bytes = free_bytes(self._device) - training_bytes(
+                self._spec, self._fit, self.micro.sequences, bfloat16=self._bfloat16
+            )
         return choose_slots(parameters, self._device, spare_bytes, available_bytes())
 
     def _beside(self) -> Iterator[Tensor]:
@@ -205,6 +213,11 @@ class DeviceBackend(ABC):
         self._reader.restore(tensors)
 
     @property
+    def measures_in(self) -> str:
+        """Stages measure as they train."""
+        return "bfloat16" if self._bfloat16 else "float32"
+
+    @property
     def is_offloaded(self) -> bool:
         return self.residence.is_aside
 
@@ -250,13 +263,13 @@ class SingleDevice(DeviceBackend):
 
     def __init__(
         self, model: nn.Module, spec: RunSpec, batches: Sequences, device: torch.device,
-        micro: MicroBatch | None = None, fit: Tuned | None = None, folder: Path | None = None,
+        micro: MicroBatch | None = None, fit: Tuned | None = None, folder: Path | None = None, rung: Rung | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(model, spec, batches, device, micro, fit, folder)
+        super().__init__(model, spec, batches, device, micro, fit, folder, rung)
         attend_without_looking(model, spec.model.context)
-        if fit is not None and fit.recomputes:
+        if self._rung.recomputes:
             recompute_blocks(model)
-        if fit is not None and fit.compiled:
+        if self._rung.compiled:
             compile_blocks(model)
         self._net = Net(model)
         self._whole = WholeModel(
@@ -270,6 +283,10 @@ class SingleDevice(DeviceBackend):
         probe_BT = torch.zeros((1, PROBE_TOKENS + 1), dtype=torch.int64)
         batch = Batch.of(probe_BT).moved(lambda values: upload(values, self._device))
         return LayerGates(self._model, self.vectors.flat, self._device, enter, lambda: self._net(batch), self._net)
+
+    @property
+    def measures_in(self) -> str:
+        return "float32"
 
     def loss(self, tokens_BT: Tensor, stop: Callable[[], bool]) -> float:
         """As many sequences at a time as in training: they fit, and `stop` need not wait for more."""
@@ -361,14 +378,13 @@ def _halved(sequences: int, device: torch.device) -> int:
     return (sequences + 1) // 2
 
 
-def training_bytes(spec: RunSpec, fit: Tuned | None, sequences: int) -> int:
+def training_bytes(spec: RunSpec, fit: Tuned | None, sequences: int, *, bfloat16: bool | None = None) -> int:
     """The memory that training will take on a device that already holds the parameters."""
-    footprint = size_of(spec)
+    size = size_of(spec, sequences, bfloat16=bfloat16, rung=PLAIN if fit is None else fit.rung)
+    taken = size.training_bytes + size.activation_bytes
     if fit is not None and fit.sequence_bytes:
         taken = fit.fixed_bytes + sequences * fit.sequence_bytes
-    else:
-        taken = footprint.training_bytes + footprint.activation_bytes
-    return taken - FLOAT32_BYTES * footprint.parameters
+    return taken - FLOAT32_BYTES * size.parameters
 
 
 def use_attention(model: nn.Module, fit: Tuned | None) -> None:

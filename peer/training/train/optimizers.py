@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +12,11 @@ from torch.optim import Optimizer
 
 from peer.schema.spec import RunSpec
 from peer.training.model.flat_parameters import hidden_matrices, trained
+from peer.training.train.eight_bit_adamw import CODES, KEYS, LEAST, EightBitAdamW, packed, unpacked
 
 STATE_KEYS: Mapping[type[Optimizer], tuple[str, ...]] = {
     torch.optim.AdamW: ("step", "exp_avg", "exp_avg_sq"),
+    EightBitAdamW: KEYS,
     torch.optim.Muon: ("momentum_buffer",),
 }
 """What each optimizer remembers of a parameter from its first step on."""
@@ -72,7 +75,7 @@ class Optimizers:
         """The inverse of `state_of`, which is copied; exactly its names are accepted (AssertionError)."""
         unread = dict(state)
         for prefix, member, parameter in self._named(parameters):
-            taken = _taken(unread, prefix, STATE_KEYS.get(type(member), ()))
+            taken = _translated(unread, prefix, member, parameter)
             member.state.pop(parameter, None)
             if taken:
                 member.state[parameter] = {key: _placed(member, parameter, key, taken[key]) for key in taken}
@@ -82,33 +85,54 @@ class Optimizers:
         """(name, optimizer, parameter) of each."""
         for position, parameter in enumerate(parameters):
             member = self._member_of[id(parameter)]
-            yield f"{type(member).__name__.lower()}.{position}", member, parameter
+            name = "adamw" if isinstance(member, EightBitAdamW) else type(member).__name__.lower()
+            yield f"{name}.{position}", member, parameter
 
 
-def make_optimizers(model: nn.Module, spec: RunSpec, device: torch.device) -> Optimizers:
-    """The optimizers that `spec.inner.optimizer` names, over the trained parameters of `model`."""
+def make_optimizers(
+    model: nn.Module, spec: RunSpec, device: torch.device, *, eight_bits: bool = False
+) -> Optimizers:  # fmt: skip
+    """The optimizers that `spec.inner.optimizer` names, over the trained parameters of `model`. With `eight_bits`
+    AdamW's moments of large parameters take a byte each."""
     if spec.inner.optimizer == "adamw":
-        return Optimizers(adamw(trained(model), spec, device))
+        return Optimizers(*_adamws(trained(model), spec, device, eight_bits=eight_bits))
     matrices = hidden_matrices(model)
     assert matrices, f"{spec.model.architecture} has blocks, but no hidden matrix"
     taken = {id(value) for value in matrices}
     rest = [value for value in trained(model) if id(value) not in taken]
-    return Optimizers(muon(matrices, spec), adamw(rest, spec, device))
+    return Optimizers(muon(matrices, spec), *_adamws(rest, spec, device, eight_bits=eight_bits))
+
+
+def _adamws(
+    parameters: Sequence[Tensor], spec: RunSpec, device: torch.device, *, eight_bits: bool
+) -> Iterator[Optimizer]:  # fmt: skip
+    large = [value for value in parameters if eight_bits and value.numel() >= LEAST]
+    taken = set(map(id, large))
+    small = [value for value in parameters if id(value) not in taken]
+    if small:
+        yield adamw(small, spec, device)
+    if large:
+        yield EightBitAdamW(_groups(large, spec), lr=spec.inner.learning_rate, betas=_betas(spec))
 
 
 def adamw(parameters: Sequence[Tensor], spec: RunSpec, device: torch.device) -> Optimizer:
     """AdamW with weight decay on matrices only, fused where torch has that for the device."""
-    table = spec.inner
+    return torch.optim.AdamW(
+        _groups(parameters, spec), lr=spec.inner.learning_rate, betas=_betas(spec),
+        fused=device.type in ("cuda", "cpu", "mps"),
+    )  # fmt: skip
+
+
+def _groups(parameters: Sequence[Tensor], spec: RunSpec) -> list[dict[str, Any]]:
     groups = [
-        {"params": [value for value in parameters if value.dim() >= 2], "weight_decay": table.weight_decay},
+        {"params": [value for value in parameters if value.dim() >= 2], "weight_decay": spec.inner.weight_decay},
         {"params": [value for value in parameters if value.dim() < 2], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]],
-        lr=table.learning_rate,
-        betas=(table.beta1, table.beta2),
-        fused=device.type in ("cuda", "cpu", "mps"),
-    )
+    return [group for group in groups if group["params"]]
+
+
+def _betas(spec: RunSpec) -> tuple[float, float]:
+    return spec.inner.beta1, spec.inner.beta2
 
 
 def muon(matrices: Sequence[Tensor], spec: RunSpec) -> Optimizer:
@@ -137,8 +161,22 @@ def _taken(unread: dict[str, Tensor], prefix: str, keys: Sequence[str]) -> dict[
     return {key: unread.pop(f"{prefix}.{key}") for key in keys}
 
 
+def _translated(unread: dict[str, Tensor], prefix: str, member: Optimizer, parameter: Tensor) -> dict[str, Tensor]:
+    """As `_taken`, also of a checkpoint that was written with moments in another number of bits."""
+    has_bytes, wants_bytes = f"{prefix}.exp_avg_scale" in unread, isinstance(member, EightBitAdamW)
+    if isinstance(member, torch.optim.AdamW) and has_bytes:
+        return unpacked(_taken(unread, prefix, KEYS), parameter)
+    if wants_bytes and not has_bytes:
+        taken = _taken(unread, prefix, STATE_KEYS[torch.optim.AdamW])
+        return packed(taken) if taken else {}
+    return _taken(unread, prefix, STATE_KEYS.get(type(member), ()))
+
+
 def _placed(member: Optimizer, parameter: Tensor, key: str, value: Tensor) -> Tensor:
     """A copy where the optimizer wants it, in its dtype, as in torch's own loading."""
+    if isinstance(member, EightBitAdamW):
+        dtype = torch.uint8 if key in CODES else torch.float32  # a checkpoint holds float32 alone
+        return value.to("cpu" if key == "step" else parameter.device, dtype, copy=True)
     if key != "step":
         return value.to(parameter.device, parameter.dtype, copy=True)
     return value.to(parameter.device if member.defaults.get("fused") else "cpu", torch.float32, copy=True)

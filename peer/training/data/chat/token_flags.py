@@ -75,20 +75,11 @@ def summed_loss(logits_BTV: Tensor, tokens_BT: Tensor) -> Tensor:
     return F.cross_entropy(logits_BTV.float().flatten(0, 1), labels(tokens_BT).flatten(), reduction="sum")
 
 
-def share_of_loss(logits_BTV: Tensor, tokens_BT: Tensor) -> Tensor:
-    """The loss in nats, summed over predicted tokens, divided by all tokens of the windows except the first of each.
-
-    For plain text it has the bits of the mean. That denominator is known before a step's last micro-batch is read, and
-    is the same however a step is cut into micro-batches, ranks and stages. `step_scale` makes it the mean at the end of
-    the step.
-    """
-    return summed_loss(logits_BTV, tokens_BT) / tokens_BT[:, 1:].numel()
-
-
 def step_scale(taken: list[Tensor], whole: int) -> float:
-    """The factor that makes a step's loss and gradient means over its predicted tokens: `share_of_loss` was divided
-    by the tokens of `whole` sequences, and the step was made of those that were `taken`, which are fewer if it was
-    stopped.
+    """The factor that makes a step's loss and gradient means over its predicted tokens: the sum over these was divided
+    by all tokens, except the first of each, of `whole` sequences, and the step was made of those that were `taken`,
+    which are fewer if it was stopped. That denominator is known before a step's last micro-batch is read, and is the
+    same however a step is cut into micro-batches, ranks and stages.
 
     1 for a whole step of plain text. A step that predicts nothing has no gradient, whatever the factor.
     """

@@ -160,7 +160,8 @@ class FakeTrainer:
                 return None
             case Evaluate():
                 self.done.append("evaluate")
-                return HeldOutLoss(3.0, 100) if self.loses else NoRoom("the memory of cuda has no room")
+                found = HeldOutLoss(3.0, 100, precision="bfloat16")
+                return found if self.loses else NoRoom("the memory of cuda has no room")
             case ContinuePrompts(round):
                 self.done.append("continue")
                 whole = Continuations((f"of {round}\nand\x1b[2J", "x" * 9000))

@@ -223,7 +223,7 @@ def test_who_evaluates_the_round_does_so_once_it_is_applied(layered: Story) -> N
     assert not layered.all(Evaluated)
     layers_ready(layered)
     layered.turns(2)
-    assert [event.round for event in layered.all(Evaluated)] == [1]
+    assert [(event.round, event.precision) for event in layered.all(Evaluated)] == [(1, "bfloat16")]
     assert layered.words(LossMeasured) == [LossMeasured(1, 3.0)]
     assert layered.trainer.done[-3:] == ["step", "evaluate", "step"]
     assert layered.life.times.exposed_s - layered.life.told_exposed_s == pytest.approx(3.0)

@@ -14,8 +14,11 @@ from torch import Tensor, nn
 from dht.errors import MemoryFull
 from peer.node.host.device import is_out_of_memory
 from peer.parallel.autotune import rank_trials
-from peer.parallel.autotune.trial import Noise, Trials, fit
+from peer.parallel.autotune.search import Trial
+from peer.parallel.autotune.trial import RUNGS, Noise, Trials, fit
+from peer.schema.peak_memory import PLAIN, Rung
 from peer.schema.spec import RunSpec, load
+from peer.startup import describe
 from peer.training.model.build import build
 from peer.training.model.flat_parameters import FlatParameters
 from peer.training.train.autotune_result import Tuned, TuneKey
@@ -254,6 +257,31 @@ def test_a_dry_run_computes_blocks_again_where_that_finds_room(
     assert (result.sequences, result.recomputes) == (8, True)
     loop = SingleDevice(build(spec), spec, Counting(spec.model.context), CPU, MicroBatch(8), result)
     assert any(getattr(each, "gradient_checkpointing", False) for each in loop._model.modules())
+
+
+@pytest.mark.parametrize(("needs", "found"), [(PLAIN, PLAIN), (RUNGS[1], RUNGS[1]), (RUNGS[2], RUNGS[2])])
+def test_a_dry_run_goes_down_as_far_as_it_must(
+    spec: RunSpec, needs: Rung, found: Rung, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lower rung that has room for more is not taken for that, if it changes what is learned."""
+
+    def attempt(trials: Trials, sequences: int, attention: str) -> Trial | None:
+        most = (0, 4, 8)[(RUNGS.index(trials.rung) >= RUNGS.index(needs)) + trials.rung.eight_bits]
+        return Trial(sequences=sequences, attention="", seconds=1.0, peak_bytes=0) if sequences <= most else None
+
+    monkeypatch.setattr(Trials, "attempt", attempt)
+    result = fit(spec, "cpu")
+    assert result.rung == found
+    assert ("8 bits" in describe(result, spec)) == found.eight_bits
+
+
+def test_why_a_card_trains_in_float32_is_said(spec: RunSpec) -> None:
+    basis = TuneKey(run="ab", device="cuda:0", name="an old card", torch="2", homefires="0")
+    fit = Tuned(basis=basis, sequences=8, step_s=1.0, tokens_per_s=1.0, precision="float32")
+    assert "float32, for it computes bfloat16 no faster:" in describe(fit, spec)
+    assert "no faster" not in describe(dataclasses.replace(fit, precision="bfloat16"), spec)
+    chosen = dataclasses.replace(spec, inner=dataclasses.replace(spec.inner, precision="float32"))
+    assert "no faster" not in describe(fit, chosen)
 
 
 @pytest.mark.slow

@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
+from torch import Tensor
 
+from dht.errors import Unreachable
 from peer.schema.spec import RunSpec
 from peer.training.train.trainer import LocalTrainer
 from tests.peer.parallel.ranks.conftest import WAYS, MakeOn
@@ -51,7 +54,7 @@ def test_conversations_are_learned_alike(way: str, make_on: MakeOn, spec: RunSpe
     assert measured is not None
     assert expected is not None
     assert measured.loss == pytest.approx(expected.loss, rel=1e-5)
-    assert measured.tokens == expected.tokens
+    assert (measured.tokens, measured.precision) == (expected.tokens, "float32")
     assert ranks._backend.continued([[1]], 4, 0, lambda: False) == (), "no rank has all of the model"
 
 
@@ -70,6 +73,35 @@ def test_experts_are_balanced_alike(make_on: MakeOn, spec: RunSpec) -> None:
     balanced = losses(make_on("one device", experts), 5)
     assert losses(make_on("full 2", experts), 5) == pytest.approx(balanced, rel=1e-5)
     assert losses(make_on("one device", alone), 5) != pytest.approx(balanced, rel=1e-5)
+
+
+@pytest.mark.parametrize("way", ["replicated 2", "hybrid 4", "full 2"])
+def test_a_step_of_several_micro_batches_is_that_of_one_device(way: str, make_on: MakeOn, spec: RunSpec) -> None:
+    """Also one that was asked to stop after the first, and one that is made again since its data had not come."""
+    several = dataclasses.replace(spec, inner=dataclasses.replace(spec.inner, accumulation=3))
+    found = []
+    for trainer in (make_on("one device", several), make_on(way, several)):
+        trainer.begin_round(("p0", "p1"))
+        made = [step(trainer), step(trainer, lambda: True)]
+        fail_once(trainer, after=1)
+        with pytest.raises(Unreachable):
+            step(trainer)
+        found.append([each.loss for each in (*made, step(trainer), step(trainer))])
+    assert found[1] == pytest.approx(found[0], rel=1e-6)
+
+
+def fail_once(trainer: LocalTrainer, after: int) -> None:
+    """The data of a step's second micro-batch does not come."""
+    reader: Any = trainer._backend._reader
+    read, left = reader.next, iter(range(after))
+
+    def next_or_none(sequences: int) -> Tensor:
+        if next(left, None) is not None:
+            return read(sequences)  # type: ignore[no-any-return]
+        reader.next = read
+        raise Unreachable("no data")
+
+    reader.next = next_or_none
 
 
 @pytest.mark.parametrize("way", ["one rank", "offload"])

@@ -31,7 +31,7 @@ def work(ranks: int = 4, *, micro_batches: int = 1, sequence_s: float = 0.01) ->
     return ShardedWork(
         block_parameters=100_000, blocks=10, root_parameters=100_000, head_parameters=50_000,
         micro_batches=micro_batches, sequences=(2,) * ranks, sequence_s=(sequence_s,) * ranks, state_bytes=4 * WHOLE,
-        activation_bytes=1e6, logit_bytes=1e5,
+        copied_bytes=0.0, activation_bytes=1e6, logit_bytes=(2e5,) * ranks,
     )  # fmt: skip
 
 
@@ -91,12 +91,13 @@ def test_blocks_are_moved_beside_computing_and_the_root_is_not() -> None:
 
 
 def test_each_collective_takes_its_time() -> None:
-    """A block's two gathers and its reduction, the root's one and one; for replicas the reductions alone."""
+    """A block's two gathers and its reduction, the root's one and one, for each of two micro-batches; copies are added
+    up once."""
     given = replace(FREE, collective_s=1.0)
     counts = {kind: sharded_cost(work(micro_batches=2), way(kind), given).moved_s for kind in Sharding}
-    assert counts[Sharding.REPLICATED] == 2 * 11
+    assert counts[Sharding.REPLICATED] == 11
     assert counts[Sharding.FULL] == counts[Sharding.HIERARCHICAL] == 2 * (10 * 3 + 2)
-    assert counts[Sharding.HYBRID] == 2 * (10 * 4 + 3)
+    assert counts[Sharding.HYBRID] == 2 * (10 * 3 + 2) + 11
 
 
 def test_rings_of_more_ranks_take_more_hops() -> None:
@@ -137,7 +138,7 @@ def test_from_main_memory_layers_cross_the_bus_twice_and_gradients_once() -> Non
 
 def test_shares_of_all_ranks_are_one_model_and_copies_are_more() -> None:
     """With nothing else on the devices; what is gathered is the same for all that share."""
-    bare = replace(work(), activation_bytes=0.0, logit_bytes=0.0, root_parameters=0, head_parameters=0)
+    bare = replace(work(), activation_bytes=0.0, logit_bytes=(0.0,) * 4, root_parameters=0, head_parameters=0)
     bare = replace(bare, blocks=1000, block_parameters=1000, state_bytes=16e6)
     held = {kind: sharded_cost(bare, way(kind), FREE).device_bytes[0] for kind in Sharding}
     assert held[Sharding.FULL] == pytest.approx(16e6 / 4, rel=0.01)
@@ -157,7 +158,7 @@ def test_main_memory_takes_what_the_devices_held() -> None:
 
 
 def test_more_sequences_take_more_of_that_rank_alone() -> None:
-    unlike = replace(work(), sequences=(2, 20, 2, 2))
+    unlike = replace(work(), sequences=(2, 20, 2, 2), logit_bytes=(2e5, 2e6, 2e5, 2e5))
     few, many, *_ = sharded_cost(unlike, way(Sharding.FULL), FREE).device_bytes
     assert many - few == pytest.approx(18 * 1.1e6, rel=0.2)
     assert sharded_cost(unlike, way(Sharding.FULL), replace(FREE, activations=2.0)).device_bytes[1] > 1.7 * many
@@ -170,6 +171,21 @@ def test_one_device_holds_no_more_than_was_always_said() -> None:
     assert one.parameters == shape.parameters
     (held,) = sharded_cost(one, way(Sharding.REPLICATED, 1), FREE).device_bytes
     assert held <= memory_of(shape, run).device_bytes
+
+
+def test_where_nobody_says_the_precision_ranks_are_cards() -> None:
+    """They train under bfloat16 autocast, whose copies of all matrices stay until the backward pass, even of blocks
+    that are no longer gathered."""
+    run = spec()
+    exact = replace(run, inner=replace(run.inner, precision="float32"))
+    narrow, wide = (sharded_work(shape_of(each), each, [2] * 4, [0.1] * 4) for each in (run, exact))
+    assert (narrow.copied_bytes, wide.copied_bytes) == (2 * narrow.parameters, 0)
+    assert narrow.activation_bytes < wide.activation_bytes
+    free = replace(narrow, copied_bytes=0.0)
+    for strategy in strategies_of(4, offloads=True):
+        held, without = (sharded_cost(each, strategy, FREE).device_bytes[0] for each in (narrow, free))
+        assert held <= without + 2 * narrow.parameters
+        assert held > without or strategy.kind is Sharding.REPLICATED
 
 
 # ---- choice ----

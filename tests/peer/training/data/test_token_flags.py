@@ -22,7 +22,6 @@ from peer.training.data.chat.token_flags import (
     plain,
     positions,
     predicted_tokens,
-    share_of_loss,
     step_scale,
     summed_loss,
 )
@@ -36,6 +35,11 @@ SMALL: dict[str, Any] = {
 }  # fmt: skip
 SLIDING: dict[str, Any] = {"sliding_window": 6, "use_sliding_window": True, "max_window_layers": 1}
 PACKED = sorted(ARCHITECTURES.keys() - ATTENDS_BEYOND)
+
+
+def share_of_loss(logits_BTV: Tensor, tokens_BT: Tensor) -> Tensor:
+    """What a micro-batch adds, of all tokens of the windows except the first of each."""
+    return summed_loss(logits_BTV, tokens_BT) / tokens_BT[:, 1:].numel()
 
 
 def make_spec(architecture: str, config: dict[str, Any], **data: object) -> RunSpec:

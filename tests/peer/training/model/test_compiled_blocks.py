@@ -28,7 +28,7 @@ from peer.training.model.compiled_blocks import (
     uncompile_blocks,
 )
 from peer.training.model.flat_parameters import FlatParameters
-from peer.training.model.net import Batch, Net, attend_without_looking
+from peer.training.model.net import Batch, Net, attend_without_looking, recompute_blocks
 from peer.training.train.autotune_result import Tuned
 from peer.training.train.backend import SingleDevice
 from peer.training.train.inner_loop import MicroBatch
@@ -93,6 +93,21 @@ def test_compiled_blocks_compute_what_plain_ones_do(architecture: str, traced: l
             torch.testing.assert_close(by_compiled[name], gradient, rtol=1e-4, atol=1e-6, msg=name)
     kinds = len(set(getattr(model.config, "layer_types", None) or [""]))  # type: ignore[arg-type, union-attr]
     assert len(traced) <= 2 * 2 * kinds, "at most one for each kind of block and of windows, and one more for its rows"
+
+
+def test_compiled_blocks_may_be_computed_again(traced: list[int]) -> None:
+    """For want of memory: nothing of their inside is kept, and loss and gradients are the same."""
+    read_BT = windows()
+    models = [build(make_spec("llama")) for _ in range(2)]
+    for model in models:
+        attend_without_looking(model, read_BT.shape[1] - 1)
+        recompute_blocks(model)
+    compile_blocks(models[1])
+    (loss, expected), (compiled_loss, found) = (loss_and_gradients(model, read_BT) for model in models)
+    assert traced
+    torch.testing.assert_close(compiled_loss, loss, rtol=2e-7, atol=0)
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-6, msg=name)
 
 
 def test_a_model_of_experts_is_not_compiled() -> None:

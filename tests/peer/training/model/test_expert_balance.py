@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from peer.schema.spec import RunSpec, from_mapping
-from peer.training.data.chat.token_flags import HIDDEN, share_of_loss
+from peer.training.data.chat.token_flags import HIDDEN, summed_loss
 from peer.training.model.build import build, next_token_logits
-from peer.training.model.expert_balance import training_logits
+from peer.training.model.net import Batch, Net
 from peer.training.train.backend import SingleDevice, held_out_loss
 from peer.training.train.inner_loop import MicroBatch
 
@@ -67,9 +67,9 @@ def test_a_step_has_the_gradient_that_transformers_has_for_its_labels() -> None:
     """Of one sequence: its loss with `output_router_logits` is the text's and the coefficient times the balance."""
     spec, tokens_BT = spec_of(), tokens()[:1]
     model = build(spec)
-    logits_BTV, balance = training_logits(model, tokens_BT)
+    summed, balance = Net(model)(Batch.of(tokens_BT))
     assert balance is not None
-    torch.autograd.backward(share_of_loss(logits_BTV, tokens_BT) + balance)
+    torch.autograd.backward(summed / tokens_BT[:, 1:].numel() + balance)
     ours = gradients(model)
     model.zero_grad()
     # Its labels are the tokens that enter, one further; the last one is predicted, but enters nothing.
@@ -101,7 +101,7 @@ def test_the_gradient_of_a_step_is_the_same_however_it_is_cut(hidden: int) -> No
 
 def test_held_out_loss_is_that_of_the_text() -> None:
     model, tokens_BT = build(spec_of()).eval(), tokens()
-    text = share_of_loss(next_token_logits(model, tokens_BT), tokens_BT).item()
+    text = summed_loss(next_token_logits(model, tokens_BT), tokens_BT).item() / tokens_BT[:, 1:].numel()
     assert held_out_loss(model, tokens_BT, CPU) == pytest.approx(text, rel=1e-6)
 
 
@@ -114,7 +114,7 @@ def test_training_uses_all_experts_where_it_used_to_leave_some() -> None:
     balances = []
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     for _ in range(20):
-        _, balance = training_logits(model, tokens_BT)
+        _, balance = Net(model)(Batch.of(tokens_BT))
         assert balance is not None
         optimizer.zero_grad()
         balance.backward()
@@ -127,7 +127,7 @@ def test_models_without_experts_have_nothing_to_balance() -> None:
     spec = from_mapping({"run": {"name": "t"}, "model": {"architecture": "llama", "context": 16, "config": {
         "hidden_size": 32, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
     }}})  # fmt: skip
-    _, balance = training_logits(build(spec), tokens())
+    _, balance = Net(build(spec))(Batch.of(tokens()))
     assert balance is None
 
 
@@ -139,7 +139,7 @@ def test_the_balance_of_a_sequence_is_that_of_transformers(architecture: str) ->
     config = {names.get(key, key): value for key, value in SHAPE.items()} | {"router_aux_loss_coef": 0.02}
     table = {"architecture": architecture, "context": 16, "config": config}
     model = build(from_mapping({"run": {"name": "x"}, "model": table}))
-    _, balance = training_logits(model, tokens()[:1])
+    _, balance = Net(model)(Batch.of(tokens()[:1]))
     theirs = model(input_ids=tokens()[:1, :-1], output_router_logits=True).aux_loss
     assert balance is not None
     torch.testing.assert_close(balance, 0.02 * theirs)

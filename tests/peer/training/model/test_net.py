@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from peer.schema import peak_memory
 from peer.schema.architectures import ARCHITECTURES
 from peer.training.data.chat.token_flags import BEGINS, HIDDEN, IGNORED, summed_loss
 from peer.training.model import net as of_net
@@ -45,6 +46,13 @@ def packed() -> Tensor:
     for row, places in enumerate(((0, 5), (0, 3, 9), (0,))):
         tokens_BT[row, list(places)] |= BEGINS | HIDDEN
     return tokens_BT
+
+
+def compute_in_chunks(monkeypatch: pytest.MonkeyPatch, tokens: int) -> None:
+    """However few the logits are."""
+    for module in (of_net, peak_memory):
+        monkeypatch.setattr(module, "CHUNK_TOKENS", tokens)
+    monkeypatch.setattr(peak_memory, "WHOLE_BYTES", 0)
 
 
 def gradients(model: nn.Module) -> dict[str, Tensor]:
@@ -79,8 +87,7 @@ def test_the_loss_is_that_of_transformers_logits(
 ) -> None:
     """Of whole windows, and of conversations where the architecture keeps documents apart."""
     if in_chunks:
-        monkeypatch.setattr(of_net, "CHUNK_TOKENS", 7)
-        monkeypatch.setattr(of_net, "WHOLE_BYTES", 0)
+        compute_in_chunks(monkeypatch, 7)
     spec = make_spec(architecture)
     model = build(spec).eval()
     expect_equal(*both_ways(model, windows()))
@@ -92,8 +99,7 @@ def test_a_loss_that_is_not_trained_on_is_the_same_in_chunks(monkeypatch: pytest
     model = build(make_spec("granite", logits_scaling=3.0)).eval()
     with torch.no_grad():
         whole, _ = Net(model)(Batch.of(packed()))
-        monkeypatch.setattr(of_net, "CHUNK_TOKENS", 7)
-        monkeypatch.setattr(of_net, "WHOLE_BYTES", 0)
+        compute_in_chunks(monkeypatch, 7)
         cut, _ = Net(model)(Batch.of(packed()))
     torch.testing.assert_close(cut, whole, rtol=EQUAL, atol=0)
 
@@ -101,8 +107,7 @@ def test_a_loss_that_is_not_trained_on_is_the_same_in_chunks(monkeypatch: pytest
 @pytest.mark.parametrize("kept_as", ["float32", "bfloat16"])
 def test_an_adapter_has_the_loss_of_its_model(kept_as: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In chunks, without a gradient of the matrix, which is not trained."""
-    monkeypatch.setattr(of_net, "CHUNK_TOKENS", 7)
-    monkeypatch.setattr(of_net, "WHOLE_BYTES", 0)
+    compute_in_chunks(monkeypatch, 7)
     publish(tmp_path)
     model = build(adapted(run_from(tmp_path), base=kept_as)).eval()
     theirs, by_theirs, ours, by_ours = both_ways(model, windows())
@@ -118,8 +123,7 @@ def test_under_autocast_chunks_are_as_near_as_the_whole(monkeypatch: pytest.Monk
     model = build(make_spec("llama")).eval()
     found = []
     for chunk in (1000, 7):
-        monkeypatch.setattr(of_net, "CHUNK_TOKENS", chunk)
-        monkeypatch.setattr(of_net, "WHOLE_BYTES", 0)
+        compute_in_chunks(monkeypatch, chunk)
         with torch.autocast("cpu", torch.bfloat16):
             loss, _ = Net(model)(Batch.of(windows()))
         torch.autograd.backward(loss)

@@ -24,6 +24,7 @@ from peer.training.model.flat_parameters import FlatParameters
 from peer.training.train.backend import SingleDevice, held_out_loss, uses_bfloat16
 from peer.training.train.inner_loop import MicroBatch
 from peer.training.train.optimizers import learning_rate
+from peer.training.train.trainer import LocalTrainer
 from tests.saved import load_optimizer_state, optimizer_state
 from tests.stepping import loop_with
 from tests.talks import on_talks
@@ -116,6 +117,17 @@ def test_gradients_are_clipped(spec: RunSpec) -> None:
     loop = loop_with(torch.optim.SGD(model.parameters(), lr=1.0), model, spec, Repeating(spec.model.context), CPU)
     loop.step(0, 0)
     assert (FlatParameters(model).new() - before).norm().item() == pytest.approx(0.01, rel=1e-3)
+
+
+def test_a_held_out_loss_has_one_precision_and_says_which(spec: RunSpec, corpus: Path, tmp_path: Path) -> None:
+    """Whatever steps are computed in: peers and rounds are compared by it."""
+    found = []
+    for precision in ("float32", "bfloat16"):
+        given = changed(spec, precision=precision)
+        found.append(LocalTrainer(given, "p0", tmp_path / precision, CPU, data_path=given.data.path).evaluate())
+    assert found[0] == found[1]
+    assert found[0] is not None
+    assert found[0].precision == "float32"
 
 
 def test_bfloat16_is_used_where_asked_for(spec: RunSpec) -> None:

@@ -27,6 +27,8 @@ from peer.training.checkpoint.saver import CheckpointSaver
 from peer.training.outer import copy_stream, kernels
 from peer.training.outer.outer_state import OuterState
 from peer.training.outer.outer_step import advance
+from peer.training.train import optimizers
+from peer.training.train.autotune_result import Tuned, TuneKey
 from peer.training.train.layerwise import _Copies
 from peer.training.train.trainer import LocalTrainer
 from tests.decided import DecidedRound
@@ -68,9 +70,11 @@ def spec(corpus: Path) -> RunSpec:
 class Life:
     """Of two trainers, one of whom is looked at: what it computes, and what it waits for in each phase."""
 
-    def __init__(self, spec: RunSpec, wanted: str, folder: Path, cuda: NotedCard | None = None) -> None:
+    def __init__(
+        self, spec: RunSpec, wanted: str, folder: Path, cuda: NotedCard | None = None, fit: Tuned | None = None
+    ) -> None:
         folder.mkdir()
-        self.spec, self.folder, self.cuda = spec, folder, cuda
+        self.spec, self.folder, self.cuda, self.fit = spec, folder, cuda, fit
         self.device = choose_device(wanted)
         if cuda is not None:
             torch.cuda.set_device(self.device)  # as the trainer's thread does
@@ -82,7 +86,8 @@ class Life:
         self.one, self.two = (self.trainer(name) for name in NAMES)
 
     def trainer(self, name: str) -> LocalTrainer:
-        trainer = LocalTrainer(self.spec, name, self.folder / name, self.device, data_path=self.spec.data.path)
+        folder, path = self.folder / name, self.spec.data.path
+        trainer = LocalTrainer(self.spec, name, folder, self.device, self.fit, data_path=path)
         trainer.begin_round(NAMES)
         return trainer
 
@@ -164,6 +169,8 @@ class Life:
         for trainer in (self.one, self.two):
             yield from (each.clone().cpu() for each in trainer._backend._parameters)  # type: ignore[attr-defined]
             yield from (each.clone().cpu() for each in trainer._backend.vectors.tensors())  # type: ignore[attr-defined]
+            for number in range(len(trainer._backend.layers)):
+                yield from (each.clone().cpu() for each in trainer._backend.optimizer_of(number).values())
 
 
 def _loss_of(trainer: LocalTrainer, told: float | None) -> float | None:
@@ -183,7 +190,9 @@ class Lived:
     """The kinds of devices on which a round's arithmetic was done."""
 
 
-def whole_life(spec: RunSpec, wanted: str, folder: Path, cuda: NotedCard | None = None) -> Lived:
+def whole_life(
+    spec: RunSpec, wanted: str, folder: Path, cuda: NotedCard | None = None, fit: Tuned | None = None
+) -> Lived:
     worked_on = set[str]()
     take = kernels.Scratch.take
 
@@ -191,7 +200,7 @@ def whole_life(spec: RunSpec, wanted: str, folder: Path, cuda: NotedCard | None 
         worked_on.add(scratch.device.type)
         take(scratch)
 
-    with patch.object(kernels.Scratch, "take", noted), closing(Life(spec, wanted, folder, cuda)) as life:
+    with patch.object(kernels.Scratch, "take", noted), closing(Life(spec, wanted, folder, cuda, fit)) as life:
         decided = life.round_beside_a_step()
         life.checkpoint_and_leave()
         life.resync(decided)
@@ -221,6 +230,21 @@ def test_a_life_on_a_card_has_the_bits_of_a_processor(
     assert there.losses == [None, *here.losses[:-1]], "each is told a step later"
     for one, other in zip(there.tensors, here.tensors, strict=True):
         assert torch.equal(one, other)
+
+
+def test_so_has_one_whose_moments_take_a_byte(spec: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the host waits no more often."""
+    monkeypatch.setattr(optimizers, "LEAST", 100)  # this model is small
+    basis = TuneKey(run="", device="cuda", name="", torch="", homefires="")
+    fit = Tuned(basis=basis, sequences=2, step_s=1.0, tokens_per_s=1.0, recomputes=True, eight_bits=True)
+    with fake_cuda() as cuda:
+        there = whole_life(spec, "cuda", tmp_path / "card", cuda, fit)
+    here = whole_life(spec, "cpu", tmp_path / "life", fit=fit)
+    assert (there.found, there.losses) == (here.found, [None, *here.losses[:-1]])
+    assert all(map(torch.equal, there.tensors, here.tensors))
+    assert any(tensor.dtype == torch.uint8 for tensor in here.tensors)
+    assert (cuda.mixed, cuda.races) == ([], set())
+    assert there.waits["step after it"] == PER_STEP
 
 
 def test_the_host_waits_for_the_card_as_seldom_as_it_is_written_here(lived: tuple[Lived, NotedCard]) -> None:

@@ -17,6 +17,7 @@ from peer.schema import spec as specs
 from peer.schema.spec import RunSpec
 from peer.training.checkpoint.checkpoint import Checkpoints, newest
 from peer.training.outer.outer_step import advance
+from peer.training.train.autotune_result import Tuned, TuneKey
 from peer.training.train.trainer import LocalTrainer
 from tests.decided import DecidedRound
 from tests.saved import everything, same, words
@@ -59,13 +60,18 @@ def make_spec(corpus: Path) -> Make:
 class Life:
     """One peer alone, action by action, which may be stopped after any of them."""
 
-    def __init__(self, spec: RunSpec, folder: Path) -> None:
-        self.spec, self.folder = spec, folder
+    def __init__(self, spec: RunSpec, folder: Path, fit: Tuned | None = None) -> None:
+        self.spec, self.folder, self._fit = spec, folder, fit
         folder.mkdir(parents=True, exist_ok=True)
         self.anchor = FIRST
         self.chain: list[DecidedRound] = []
-        self.trainer = LocalTrainer(spec, "p0", folder / "contributions", CPU, data_path=spec.data.path)
+        self.trainer = self._trainer()
         torch.manual_seed(7)
+
+    def _trainer(self) -> LocalTrainer:
+        return LocalTrainer(
+            self.spec, "p0", self.folder / "contributions", CPU, self._fit, data_path=self.spec.data.path
+        )  # fmt: skip
 
     def actions(self) -> Iterator[str]:
         """Perform the next action each time; its name."""
@@ -99,7 +105,7 @@ class Life:
     def start_again(self) -> None:
         """A new process: everything comes from the disk; what was decided since the checkpoint is replayed."""
         torch.manual_seed(99)
-        self.trainer = LocalTrainer(self.spec, "p0", self.folder / "contributions", CPU, data_path=self.spec.data.path)
+        self.trainer = self._trainer()
         found = newest(self.folder / "checkpoints", self.spec.digest().hex(), "p0", lambda path, why: pytest.fail(why))
         assert found is not None
         at = found.anchor
@@ -148,16 +154,30 @@ def test_stopping_after_any_action_changes_no_bit(
     make_spec: Make, tmp_path: Path, architecture: str, optimizer: str, wire: str, round: dict[str, Any], reads: Reads
 ) -> None:
     """Parameters, momentum, residual, inner optimizer, random generators, data: as in the life without a stop."""
-    spec = reads(make_spec(architecture, optimizer, wire, **round), tmp_path / "data")
-    whole = Life(spec, tmp_path / "whole")
+    expect_the_same_life(reads(make_spec(architecture, optimizer, wire, **round), tmp_path / "data"), tmp_path)
+
+
+def test_with_moments_of_eight_bits_neither(make_spec: Make, tmp_path: Path) -> None:
+    basis = TuneKey(run="", device="cpu", name="cpu", torch="", homefires="")
+    fit = Tuned(basis=basis, sequences=2, step_s=1.0, tokens_per_s=1.0, recomputes=True, eight_bits=True)
+    life = expect_the_same_life(make_spec(), tmp_path, fit)
+    backend = life.trainer._backend
+    moments = [value for number in range(len(backend.layers)) for value in backend.optimizer_of(number).values()]
+    assert torch.uint8 in {value.dtype for value in moments}
+
+
+def expect_the_same_life(spec: RunSpec, folder: Path, fit: Tuned | None = None) -> Life:
+    """Of a peer that stops after any action, which is returned, as of one that never does."""
+    whole = Life(spec, folder / "whole", fit)
     expected = [(name, whole.everything()) for name in whole.actions()]
-    stopped = Life(spec, tmp_path / "stopped")
+    stopped = Life(spec, folder / "stopped", fit)
     for (name, whole_then), same_name in zip(expected, stopped.actions(), strict=True):
         assert name == same_name
         expect_equal(stopped.everything(), whole_then, name)
         stopped.checkpoint()
         stopped.start_again()
         expect_equal(stopped.everything(), whole_then, f"starting again after {name}")
+    return stopped
 
 
 def test_what_was_read_for_a_step_without_room_is_trained_after_a_stop(

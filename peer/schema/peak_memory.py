@@ -1,0 +1,96 @@
+"""The most memory that training takes on one device, by formula. It is an estimate; on a card a dry run has the truth.
+
+A block keeps for each token, in bytes, of a width D, keys of K values and an inner width F:
+
+    plain         32 D + 8 K + 16 F in float32, 24 D + 4 K + 8 F under bfloat16 autocast
+    compiled      20 D + 8 K + 8 F,             12 D + 4 K + 4 F
+    recomputed    4 D, and one block as above
+
+That is what autograd saves of the blocks of a llama, counted in float32 and compared under bfloat16 with the peaks of
+an H100. Norms of queries and keys add a tenth, GPT-2's activation, which is not one kernel, two fifths.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+FLOAT32_BYTES, BFLOAT16_BYTES = 4, 2
+CHUNK_TOKENS = 512
+"""Tokens whose logits exist at a time, where those of all tokens would be large."""
+WHOLE_BYTES = 1 << 26
+"""Logits that take no more than this, as float32, are computed at once."""
+
+
+class Sizes(Protocol):
+    """A model of equal blocks."""
+
+    @property
+    def blocks(self) -> int: ...
+    @property
+    def width(self) -> int: ...
+    @property
+    def key_width(self) -> int: ...
+    @property
+    def inner_width(self) -> int: ...
+    @property
+    def vocabulary(self) -> int: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rung:
+    """What a device does, and to what end: to be faster, or to need less memory."""
+
+    compiled: bool = False
+    recomputes: bool = False
+    eight_bits: bool = False
+    """AdamW's moments take a byte each."""
+
+
+PLAIN = Rung()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peak:
+    """In bytes, on the device."""
+
+    states: int
+    """Parameters, gradients and moments."""
+    copies: int
+    """What autocast keeps of the parameters, in 16 bit."""
+    blocks: int
+    """What blocks keep for the backward pass."""
+    logits: int
+    """What the loss takes beside."""
+
+
+def peak(
+    sizes: Sizes, tokens: int, *, parameters: int, one_moment: int = 0, bfloat16: bool = False, rung: Rung = PLAIN
+) -> Peak:
+    """Of micro-batches of `tokens`, where `parameters` are trained, `one_moment` of them with one moment (Muon)."""
+    wide, keys, inner = sizes.width, sizes.key_width, sizes.inner_width
+    moments = 2 + 8 / 256 if rung.eight_bits else 2 * FLOAT32_BYTES  # bytes, with a scale for 256
+    if rung.compiled:
+        block = 12 * wide + 4 * keys + 4 * inner if bfloat16 else 20 * wide + 8 * keys + 8 * inner
+    else:
+        block = 24 * wide + 4 * keys + 8 * inner if bfloat16 else 32 * wide + 8 * keys + 16 * inner
+    blocks = sizes.blocks * 4 * wide + block if rung.recomputes else sizes.blocks * block
+    return Peak(
+        states=FLOAT32_BYTES * (2 * parameters + one_moment) + round(moments * (parameters - one_moment)),
+        copies=BFLOAT16_BYTES * parameters * bfloat16,
+        blocks=tokens * blocks,
+        logits=_logits_bytes(sizes, tokens, bfloat16=bfloat16),
+    )
+
+
+def in_chunks(tokens: int, vocabulary: int) -> bool:
+    """Whether the logits of so many tokens are computed in chunks."""
+    return tokens > CHUNK_TOKENS and FLOAT32_BYTES * tokens * vocabulary > WHOLE_BYTES
+
+
+def _logits_bytes(sizes: Sizes, tokens: int, *, bfloat16: bool) -> int:
+    """Logits, their softmax and their gradient in float32; in chunks also the gradient of the matrix."""
+    each = 3 * FLOAT32_BYTES + BFLOAT16_BYTES * bfloat16
+    if not in_chunks(tokens, sizes.vocabulary):
+        return each * tokens * sizes.vocabulary
+    return each * CHUNK_TOKENS * sizes.vocabulary + FLOAT32_BYTES * sizes.vocabulary * sizes.width

@@ -1,0 +1,122 @@
+"""The estimate of training memory, against peaks that were measured and against what autograd saves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from peer.schema.model_layers import layers_of
+from peer.schema.peak_memory import Rung, in_chunks, peak
+from peer.schema.spec import from_mapping
+from peer.training.model.build import build
+from peer.training.model.net import Batch, Net, attend_without_looking, recompute_blocks
+
+GIB, CONTEXT, VOCABULARY = 1 << 30, 1024, 32_000
+MODELS = {
+    "134 M": {"hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 12, "num_attention_heads": 12},
+    "401 M": {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 20, "num_attention_heads": 16},
+    "1.1 B": {
+        "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22, "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+    },
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """A bare loop over a llama of transformers on an H100, under bfloat16 autocast, with all logits at once."""
+
+    model: str
+    sequences: int
+    compiled: bool
+    peak_bytes: float
+    logit_bytes: int
+    """Of each logit, with softmax and gradient."""
+
+
+KNOWN = (
+    Measured(model="134 M", sequences=32, compiled=False, peak_bytes=29 * GIB, logit_bytes=14),
+    Measured(model="134 M", sequences=32, compiled=True, peak_bytes=14 * GIB, logit_bytes=4),
+    Measured(model="401 M", sequences=24, compiled=False, peak_bytes=45 * GIB, logit_bytes=14),
+    Measured(model="1.1 B", sequences=2, compiled=False, peak_bytes=25.35e9, logit_bytes=14),
+)
+
+
+@pytest.mark.parametrize("known", KNOWN, ids=lambda known: f"{known.model}, compiled {known.compiled}")
+def test_within_a_twenty_fifth_of_known_peaks(known: Measured) -> None:
+    layers = layers_of("llama", MODELS[known.model] | {"vocab_size": VOCABULARY}, CONTEXT)
+    tokens = known.sequences * CONTEXT
+    rung = Rung(compiled=known.compiled)
+    found = peak(layers, tokens, parameters=layers.parameters, bfloat16=True, rung=rung)
+    all_logits = known.logit_bytes * tokens * VOCABULARY
+    assert found.states + found.copies + found.blocks + all_logits == pytest.approx(known.peak_bytes, rel=0.04)
+
+
+def saved_bytes(blocks: int, rows: int, config: dict[str, int], *, recomputes: bool) -> int:
+    """What autograd keeps of the blocks of a llama in float32, besides parameters; each storage once."""
+    model = {"architecture": "llama", "context": 64, "config": config | {"num_hidden_layers": blocks}}
+    made = build(from_mapping({"run": {"name": "x"}, "model": model}))
+    attend_without_looking(made, 64)
+    recompute_blocks(made, recomputes)
+    made.train()
+    of_model = {value.untyped_storage().data_ptr() for value in made.parameters()}
+    kept: dict[int, Tensor] = {}
+
+    def keep(value: Tensor) -> Tensor:
+        kept[value.untyped_storage().data_ptr()] = value
+        return value
+
+    batch = Batch.of(torch.randint(0, 257, (rows, 65)))
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda value: value):
+        Net(made)(batch)
+    return sum(value.untyped_storage().nbytes() for where, value in kept.items() if where not in of_model)
+
+
+@pytest.mark.parametrize("recomputes", [False, True])
+@pytest.mark.parametrize("key_heads", [2, 4])
+def test_blocks_in_float32_keep_what_autograd_saves(key_heads: int, recomputes: bool) -> None:
+    """Of two models that differ in two blocks, with two and four rows: all else cancels out."""
+    config = {
+        "vocab_size": 257, "hidden_size": 128, "intermediate_size": 352, "num_attention_heads": 4,
+        "num_key_value_heads": key_heads,
+    }  # fmt: skip
+    few, many = (
+        saved_bytes(blocks, 4, config, recomputes=recomputes) - saved_bytes(blocks, 2, config, recomputes=recomputes)
+        for blocks in (2, 4)
+    )
+    (two, four), rung = (
+        (layers_of("llama", config | {"num_hidden_layers": blocks}, 64) for blocks in (2, 4)),
+        Rung(recomputes=recomputes),
+    )
+    less, more = (peak(each, 128, parameters=each.parameters, rung=rung).blocks for each in (two, four))
+    assert more - less == pytest.approx(many - few, rel=0.01)
+
+
+def test_many_logits_take_a_chunk_and_the_gradient_of_the_matrix() -> None:
+    layers = layers_of("llama", MODELS["134 M"] | {"vocab_size": VOCABULARY}, CONTEXT)
+    one, many = (peak(layers, CONTEXT * n, parameters=layers.parameters).logits for n in (1, 32))
+    assert in_chunks(CONTEXT, VOCABULARY)
+    assert one == many == 12 * 512 * VOCABULARY + 4 * VOCABULARY * 768
+    assert peak(layers, 64, parameters=layers.parameters).logits == 12 * 64 * VOCABULARY
+
+
+def test_moments_of_eight_bits_save_six_bytes_but_those_of_muon() -> None:
+    layers = layers_of("llama", MODELS["1.1 B"] | {"vocab_size": VOCABULARY}, CONTEXT)
+    everything, rung = layers.parameters, Rung(eight_bits=True)
+    assert peak(layers, 1, parameters=everything).states == 16 * everything
+    assert peak(layers, 1, parameters=everything, rung=rung).states == pytest.approx(10.03 * everything, rel=1e-3)
+    muon = peak(layers, 1, parameters=everything, one_moment=everything, rung=rung)
+    assert muon.states == 12 * everything
+
+
+def test_each_rung_of_blocks_takes_less() -> None:
+    layers = layers_of("llama", MODELS["1.1 B"] | {"vocab_size": VOCABULARY}, CONTEXT)
+    for bfloat16 in (False, True):
+        plain, compiled, recomputed, both = (
+            peak(layers, CONTEXT, parameters=layers.parameters, bfloat16=bfloat16, rung=rung).blocks
+            for rung in (Rung(), Rung(compiled=True), Rung(recomputes=True), Rung(compiled=True, recomputes=True))
+        )
+        assert plain > compiled > recomputed > both
