@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from bootstrap.html_page import fact_table, table, whole_page
+from bootstrap.html_page import fact_table, peer_cell, table, whole_page
 from bootstrap.public_ledger import PublicLedger, read_ledger, write_ledger
 from dht.atomic_files import write_atomic
 from dht.errors import BadInput, DiskFull
@@ -96,7 +96,7 @@ class PublicPage:
 def page_of(facts: PublicFacts) -> str:
     ledger, spec = facts.ledger, facts.spec
     given = [
-        (work.name or "-", peer, f"{100 * ledger.share(work):.1f} %", work.rounds, work.last)
+        (peer_cell(work.name, peer), f"{100 * ledger.share(work):.1f} %", f"{work.rounds:,}", f"{work.last:,}")
         for peer, work in ledger.ranked()[:LISTED_MOST]
     ]
     told = f"In the {ledger.looked:,} rounds that this node has looked at, by the votes that certify them."
@@ -107,7 +107,7 @@ def page_of(facts: PublicFacts) -> str:
         f"<h2>What is needed most</h2><p>{escape(_need(facts))}</p>"
         f"<h2>Join</h2>{_joining(facts)}"
         f"<h2>Who gave what</h2><p>{told}</p>"
-        f"{table(given, ('name', 'id', 'share', 'rounds', 'last round'))}"
+        f"{table(given, ('peer', 'share', 'rounds', 'last round'))}"
         f"<p>Written at {time.strftime('%Y-%m-%d %H:%M', time.gmtime(facts.now_s))} UTC.</p>",
     )
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from bootstrap.html_page import fact_table, table, whole_page
+from bootstrap.html_page import fact_table, peer_cell, table, whole_page
 from dht.records import PeerRecord
 from peer.node.telemetry.http import Page, Pages
 from peer.node.telemetry.metrics import Metrics
@@ -103,15 +103,16 @@ def html_of(known: Mapping[str, Any]) -> str:
         "on disk": f"{known['disk_bytes'] / 1e6:.1f} MB",
     }  # fmt: skip
     peers = [
-        (seen["name"] or "-", seen["peer"], seen["round"], _doing(seen), seen["version"]) for seen in known["peers"]
-    ]
+        (peer_cell(seen["name"], seen["peer"]), f"{seen['round']:,}", _doing(seen), seen["version"])
+        for seen in known["peers"]
+    ]  # fmt: skip
     alerts = [
         (time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(each["t"])), each["code"], each["text"])
         for each in known["alerts"]
     ]
     return whole_page(
         f"homefires: {known['run']}",
-        f"{fact_table(facts)}<h2>Peers</h2>{table(peers, ('name', 'id', 'round', 'state', 'version'))}"
+        f"{fact_table(facts)}<h2>Peers</h2>{table(peers, ('peer', 'round', 'state', 'version'))}"
         f"<h2>Alerts</h2>{table(alerts[::-1], ('when (UTC)', 'code', 'text'))}"
         '<p><a href="/health.json">as JSON</a>, <a href="/metrics">metrics</a></p>',
     )

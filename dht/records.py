@@ -15,7 +15,7 @@ from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationE
 
 from dht.addresses import circuit
 from dht.identity import PUBLIC_KEY_BYTES, SIGNATURE_BYTES, Identity, peer_id_of, public_key_of, verify
-from dht.protocol_version import PROTOCOL_VERSION
+from dht.protocol_version import PROTOCOL_VERSION, other_version
 
 MAX_RECORD_BYTES = 1024
 MAX_FOUNDERS = 16
@@ -97,7 +97,9 @@ def unpack(data: bytes) -> Record:
             if not math.isfinite(expires):
                 raise Malformed("a record that expires never")
             return Record(peer_id_of(author), kind, body, expires, signature)
-    raise Malformed("not a record of this version")
+        case int(version), *_ if version != PROTOCOL_VERSION:
+            raise Malformed(other_version("a record", version))
+    raise Malformed("not a record")
 
 
 def _digest(value: bytes) -> bytes:

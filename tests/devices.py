@@ -6,6 +6,7 @@ Not a conftest.py: that is not read by the process that only hands the tests out
 from __future__ import annotations
 
 import importlib.util
+import shutil
 from functools import cache
 from importlib.metadata import version
 
@@ -25,6 +26,13 @@ def has_cuda() -> bool:
         return False
 
 
+@cache
+def find_browser() -> str:
+    """One that can be asked for a page as it lies there; empty if there is none."""
+    found = map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
+    return next(filter(None, found), "")
+
+
 def absent() -> dict[str, str]:
     """Markers of tests that are not run here, and why."""
     found = {}
@@ -34,6 +42,8 @@ def absent() -> dict[str, str]:
         found["smollm2"] = "tests that need a real open model were not run: the extra `smollm2` is not installed"
     if importlib.util.find_spec("hatchling") is None:
         found["wheel"] = "tests that build homefires were not run: hatchling, of the extra `test`, is not installed"
+    if not find_browser():
+        found["browser"] = "tests that lay pages out were not run: no Chromium is installed"
     return found
 
 

@@ -150,8 +150,18 @@ def test_a_server_gives_the_node_no_more_than_it_needs() -> None:
     for option in ("--dir", "--page"):
         words = started("unit")
         assert words[words.index(option) + 1].startswith(f"/var/lib/{found['StateDirectory'][0]}/")
-        words = started("compose")
-        assert words[words.index(option) + 1].startswith("/data/")
     assert service["read_only"]
     assert service["cap_drop"] == ["ALL"]
     assert (COMPOSE.parent / service["build"]["context"] / service["build"]["dockerfile"]).samefile(CONTAINERFILE)
+
+
+def test_a_web_server_beside_it_is_given_the_page_without_the_keys() -> None:
+    """Nobody else can enter /data. A volume of its own has the owner that its folder has in the image."""
+    words = started("compose")
+    mounted = dict(volume.split(":")[:2] for volume in compose()["volumes"])
+    folders = {where: volume for volume, where in mounted.items()}
+    assert folders.keys() >= {"/data", words[words.index("--page") + 1]}
+    assert words[words.index("--dir") + 1].startswith("/data/")
+    (made,) = (rest for name, rest in of_last_stage() if name == "RUN")
+    modes = {command.split()[-1]: re.findall(r"--(?:owner|mode)=(\d+)", command) for command in made.split("&&")}
+    assert modes == {"/data": ["1000", "0700"], "/page": ["1000", "0755"]}

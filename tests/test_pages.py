@@ -6,6 +6,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ GITHUB = ROOT / ".github"
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 VERSION = PYPROJECT["project"]["version"]
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-TOOLS = {"homefires", "lint-imports", "mypy", "pip", "pytest", "python", "ruff"}
+TOOLS = {"check-jsonschema", "homefires", "lint-imports", "mypy", "pip", "pytest", "python", "ruff"}
 """What an environment of developers has, in its folder of commands."""
 
 
@@ -121,12 +122,30 @@ def test_every_command_of_a_workflow_exists() -> None:
         elif program.startswith(".venv/bin/"):
             assert program.removeprefix(".venv/bin/") in TOOLS, command
         else:
-            assert program in ("python3", "test"), command
+            assert program in ("docker", "python3", "test"), command
         if program.endswith("pytest") and "-m" in words:
             assert words[words.index("-m") + 1] in "\n".join(PYPROJECT["tool"]["pytest"]["ini_options"]["markers"])
         for extra in re.findall(r"\.\[(\w+)\]", command):
             assert extra in PYPROJECT["project"]["optional-dependencies"]
     assert {("checks.yml", ".ci/run"), ("nightly.yml", ".ci/run nightly")} <= seen
+
+
+def test_no_step_finds_the_token_that_fetched_the_code() -> None:
+    """What a change runs, tests and what they install, could push with it."""
+    fetched = [
+        step for _, document in documents() for job in document.get("jobs", {}).values()
+        for step in job["steps"] if step.get("uses", "").startswith("actions/checkout@")
+    ]  # fmt: skip
+    assert len(fetched) > 5
+    assert [step for step in fetched if step.get("with", {}).get("persist-credentials") is not False] == []
+
+
+def test_the_host_of_the_code_knows_every_key_of_its_files() -> None:
+    """`.ci/run` has them checked against the host's own schemas; each kind of file has one."""
+    script = (ROOT / ".ci" / "run").read_text()
+    named = set(re.findall(r"--builtin-schema vendor\.\S+ (\S+)\"", script))
+    files = {path.relative_to(ROOT).as_posix() for path, _ in documents()} | {"bootstrap/compose.yaml"}
+    assert {file for file in files if not any(fnmatch(file, pattern) for pattern in named)} == set()
 
 
 @pytest.mark.parametrize("workflow", ["checks", "release"])

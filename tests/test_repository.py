@@ -103,6 +103,15 @@ def test_a_checkpoint_takes_as_much_in_every_page_as_in_the_code() -> None:
         assert int(told) == most
 
 
+def test_whoever_has_no_gpu_is_told_how_to_do_without_four_gigabytes() -> None:
+    """PyPI's torch is for CUDA. The index of the other one is the same wherever homefires is installed."""
+    index = "https://download.pytorch.org/whl/cpu"
+    assert f"PIP_EXTRA_INDEX_URL={index}`" in (ROOT / "README.md").read_text()
+    files = [ROOT / "Containerfile", *(ROOT / ".github" / "workflows").glob("*.yml")]
+    named = {each for path in files for each in re.findall(r"https://download\.pytorch\.org/\S+", path.read_text())}
+    assert named == {index}
+
+
 def test_how_long_the_suite_takes_is_said_once() -> None:
     guide = (ROOT / ".github" / "CONTRIBUTING.md").read_text()
     assert "(../tests/README.md)" in guide

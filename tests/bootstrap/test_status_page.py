@@ -53,7 +53,7 @@ def test_a_peer_is_shown_with_its_whole_id(tmp_path: Path) -> None:
     """`homefires quarantine` asks for all of it."""
     found, peer = health(tmp_path), Identity.from_seed(b"p" * 32).peer_id
     found.see({peer: head(3)})
-    assert f"<td>alice</td><td>{peer}</td>" in html_of(found.known(0.0))
+    assert f"<td>alice\n{peer}</td>" in html_of(found.known(0.0))
 
 
 def test_one_that_claims_too_much_moves_no_figure(tmp_path: Path) -> None:

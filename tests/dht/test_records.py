@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dht.identity import Identity
+from dht.protocol_version import PROTOCOL_VERSION
 from dht.records import (
     GENESIS,
     GENESIS_TTL_S,
@@ -233,3 +234,11 @@ def test_a_head_tells_where_to_dial_and_still_fits() -> None:
     assert PeerRecord.unpack(record.body).addrs == addresses
     with pytest.raises(Malformed, match="addrs"):
         PeerRecord.unpack(head_record(addrs=(*addresses, addresses[0])).body)
+
+
+@pytest.mark.parametrize(("version", "release"), [(4, "homefires 0.4"), (PROTOCOL_VERSION + 1, "a newer homefires")])
+def test_a_record_of_another_release_is_refused_with_the_release_that_reads_it(version: int, release: str) -> None:
+    """So an audit of an older folder says what to install, and not that its genesis is damaged."""
+    fields = [version, *msgpack.unpackb(pack(head_record()))[1:]]
+    with pytest.raises(Malformed, match=f"protocol version {version}, .*; install {release}$"):
+        unpack(msgpack.packb(fields))

@@ -85,8 +85,8 @@ def without_surrogates(text: str) -> str:
 class _Unpacked(io.RawIOBase):
     """The content of a packed file. Raises BadInput for a damaged file, or one that unpacks to too much."""
 
-    def __init__(self, file: DataFile) -> None:
-        self._name, self._packed = file.name, _unpacker(file)
+    def __init__(self, file: DataFile, packed: Any) -> None:
+        self._name, self._packed = file.name, packed
         self._left = RATIO_FREE_BYTES + RATIO * file.size_bytes
 
     def readable(self) -> bool:
@@ -154,7 +154,7 @@ def opened(file: DataFile) -> Iterator[BinaryIO]:
     """Its bytes, unpacked."""
     raw: Any
     try:
-        raw = io.BufferedReader(_Unpacked(file), PIECE) if file.packing else file.path.open("rb")
+        raw = io.BufferedReader(_Unpacked(file, _unpacker(file)), PIECE) if file.packing else file.path.open("rb")
     except OSError as error:
         raise BadInput(f"{file.name} cannot be read ({error.strerror or error}); let this program read it") from error
     with raw:

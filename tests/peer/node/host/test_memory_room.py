@@ -58,6 +58,17 @@ def test_the_tightest_of_the_groups_around_it_counts(tmp_path: Path) -> None:
     assert find_memory_room(inside(tmp_path, "user.slice/a.service")).available_bytes == GB // 2
 
 
+def test_an_older_system_has_other_names_for_it(tmp_path: Path) -> None:
+    """Version 1, where a group without a limit has one that no machine reaches."""
+    put(tmp_path / "proc/self/cgroup", "4:memory:/docker/a\n3:cpuset:/docker/b\n0::/\n")
+    for path, most in (("docker/a", 1_500_000_000), ("docker", 2**63 - 4096)):
+        folder = tmp_path / "sys/fs/cgroup/memory" / path
+        put(folder / "memory.limit_in_bytes", f"{most}\n")
+        put(folder / "memory.usage_in_bytes", "700000000\n")
+        put(folder / "memory.stat", "inactive_file 0\ntotal_inactive_file 200000000\n")
+    assert find_memory_room(tmp_path) == MemoryRoom(1_000_000_000, "its container or service may take 1.5 GB in all")
+
+
 def test_who_is_over_its_limit_has_nothing_left(tmp_path: Path) -> None:
     assert find_memory_room(group(tmp_path, "", most=GB, used=2 * GB)).available_bytes == 0
 
