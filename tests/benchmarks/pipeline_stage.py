@@ -25,8 +25,8 @@ from peer.parallel.pipeline.flight_port import FlightPort
 from peer.parallel.pipeline.lead_stage import LeadStage
 from peer.parallel.pipeline.span_choice import choose_spans
 from peer.parallel.pipeline.stage import StageDevice, StagePlace
-from peer.parallel.pipeline.stage_model import model_layers
 from peer.parallel.pipeline.worker_stage import WorkerStage
+from peer.planning.plan.cluster_cost import layout_of
 from peer.planning.plan.model_shape import shape_of
 from peer.schema.ipc import HomeOffer
 from peer.schema.spec import load
@@ -97,7 +97,7 @@ def train(orders: Orders, folder: Path, port: FlightPort) -> None:
     torch.set_num_threads(1)
     spec = load(orders.spec)
     counted, homes = CountedPort(port), len(orders.peers)
-    assignment = choose_spans(model_layers(spec), shape_of(spec).width, in_order(orders.peers), homes, 1, "int8")
+    assignment = choose_spans(layout_of(shape_of(spec)), in_order(orders.peers), homes, 1, "int8")
     place = StagePlace(assignment=assignment, me=orders.me, port=counted)
     stage: PacedLead | PacedWorker
     if orders.founder == 0:

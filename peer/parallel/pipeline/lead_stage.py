@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -26,6 +26,7 @@ from peer.parallel.pipeline.flight_check import DESCENT, TRIAL_ONE_IN, TRIALS, f
 from peer.parallel.pipeline.flight_messages import (
     AnyFlight,
     AskNorm,
+    AskRows,
     BadFlight,
     EndStep,
     Finished,
@@ -33,7 +34,10 @@ from peer.parallel.pipeline.flight_messages import (
     Forward,
     Garbage,
     GiveUpStep,
+    GradientRows,
+    MatrixRows,
     NotThere,
+    RowsHere,
     SquareNorm,
     StageFull,
     Stand,
@@ -45,6 +49,7 @@ from peer.parallel.pipeline.flight_messages import (
 from peer.parallel.pipeline.home_group import GarbageHome, HomeGone
 from peer.parallel.pipeline.home_watch import HomeWatch
 from peer.parallel.pipeline.stage import StageDevice, StagePlace
+from peer.parallel.pipeline.tied_matrix import PIECES_AT_ONCE
 from peer.schema.ipc import Assignment
 from peer.schema.spec import RunSpec
 from peer.training.data.chat.token_flags import of_predicted, plain, predicted_tokens, step_scale
@@ -68,6 +73,7 @@ there and 50 ms back. The lead keeps all of them, and stages between the first a
 TINY = 1e-6
 """The same constant as in torch.nn.utils.clip_grad_norm_."""
 M = TypeVar("M", bound=AnyFlight)
+Rows = TypeVar("Rows", RowsHere, GradientRows)
 
 
 @dataclass
@@ -140,6 +146,8 @@ class LeadStage(StageDevice):
         table, done, loss = self._spec.inner, 0, 0.0
         whole, number, has_stopped = table.sequences * table.accumulation, 0, False
         try:
+            self._step_now += 1
+            self._share_matrix()
             if self._tries:
                 self._require_descent(whole)
             self._step_now += 1
@@ -154,6 +162,7 @@ class LeadStage(StageDevice):
                     done, number = done + len(tokens_BT), number + 1
                     continue
                 loss += self._land(self._next_back(), whole)
+            self._add_matrix_gradient()
             scale = step_scale(taken, whole)
             self._agree_on_norm(scale)
         except BaseException as error:
@@ -301,6 +310,57 @@ class LeadStage(StageDevice):
         is_last = stage == len(self._workers)
         return encoded_bytes(values, self._place.wire) * (1 if is_last or not stage else 2)
 
+    # ---- the matrix that the first stage and the last have in common ----
+
+    def _share_matrix(self) -> None:
+        """The last stage gets the present values of the matrix. Raises as `_hear`."""
+        if self._tied is None:
+            return
+        tied, where = self._tied, {"epoch": self._epoch, "step": self._step_now}
+        for _ in self._exchange(
+            lambda number: MatrixRows(**where, number=number, values=tied.values(number)), RowsHere
+        ):
+            pass
+
+    def _add_matrix_gradient(self) -> None:
+        """The gradient of the matrix in the last stage is added to that in this one. Raises as `_hear`."""
+        if self._tied is None:
+            return
+        where = {"epoch": self._epoch, "step": self._step_now}
+        for answer in self._exchange(lambda number: AskRows(**where, number=number), GradientRows):
+            try:
+                self._tied.add_gradient(answer.number, answer.values)
+            except BadActivations as error:
+                raise GarbageHome(self._workers[-1], f"returned {error}") from error
+
+    def _exchange(self, ask: Callable[[int], AnyFlight], kind: type[Rows]) -> Iterator[Rows]:
+        """The last stage's answers, one for each piece of the matrix, some of which are under way at a time.
+
+        Frames keep their order. So what was asked before something that is answered, and is not, was lost.
+        """
+        assert self._tied is not None
+        last, waiting, asked = self._workers[-1], list[int](), 0
+
+        def ask_for(number: int) -> None:
+            waiting.append(number)
+            self._send(last, ask(number))
+
+        def fits(sender: str, answer: Rows) -> bool:
+            return sender == last and answer.number in waiting
+
+        while waiting or asked < self._tied.pieces:
+            while asked < self._tied.pieces and len(waiting) < PIECES_AT_ONCE:
+                ask_for(asked)
+                asked += 1
+            watch = HomeWatch([last], self._silence_s)
+            _, answer = self._hear(kind, fits, lambda: self._send(last, ask(waiting[0])), watch)
+            at = waiting.index(answer.number)
+            lost = waiting[:at]
+            del waiting[: at + 1]
+            for number in lost:
+                ask_for(number)
+            yield answer
+
     # ---- the loss of the anchor ----
 
     def loss(self, tokens_BT: Tensor, stop: Callable[[], bool]) -> float:
@@ -322,6 +382,7 @@ class LeadStage(StageDevice):
         try:
             self._ask_to_stand("anchor")
             self._stand_at_anchor()
+            self._share_matrix()
             while len(losses) < len(pieces):
                 departed = len(losses) + len(self._in_hand)
                 if departed < len(pieces) and len(self._in_hand) < self._slots:
