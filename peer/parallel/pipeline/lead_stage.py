@@ -49,7 +49,7 @@ from peer.parallel.pipeline.flight_messages import (
 from peer.parallel.pipeline.home_group import GarbageHome, HomeGone
 from peer.parallel.pipeline.home_watch import HomeWatch
 from peer.parallel.pipeline.stage import StageDevice, StagePlace
-from peer.parallel.pipeline.tied_matrix import PIECES_AT_ONCE
+from peer.parallel.pipeline.tied_matrix import Rows, exchanged
 from peer.schema.ipc import Assignment
 from peer.schema.spec import RunSpec
 from peer.training.data.chat.token_flags import of_predicted, plain, predicted_tokens, step_scale
@@ -73,7 +73,6 @@ there and 50 ms back. The lead keeps all of them, and stages between the first a
 TINY = 1e-6
 """The same constant as in torch.nn.utils.clip_grad_norm_."""
 M = TypeVar("M", bound=AnyFlight)
-Rows = TypeVar("Rows", RowsHere, GradientRows)
 
 
 @dataclass
@@ -334,32 +333,18 @@ class LeadStage(StageDevice):
                 raise GarbageHome(self._workers[-1], f"returned {error}") from error
 
     def _exchange(self, ask: Callable[[int], AnyFlight], kind: type[Rows]) -> Iterator[Rows]:
-        """The last stage's answers, one for each piece of the matrix, some of which are under way at a time.
-
-        Frames keep their order. So what was asked before something that is answered, and is not, was lost.
-        """
+        """The last stage's answers, one for each piece of the matrix."""
         assert self._tied is not None
-        last, waiting, asked = self._workers[-1], list[int](), 0
+        last = self._workers[-1]
 
-        def ask_for(number: int) -> None:
-            waiting.append(number)
-            self._send(last, ask(number))
+        def hear(waiting: Sequence[int]) -> Rows:
+            def fits(sender: str, answer: Rows) -> bool:
+                return sender == last and answer.number in waiting
 
-        def fits(sender: str, answer: Rows) -> bool:
-            return sender == last and answer.number in waiting
-
-        while waiting or asked < self._tied.pieces:
-            while asked < self._tied.pieces and len(waiting) < PIECES_AT_ONCE:
-                ask_for(asked)
-                asked += 1
             watch = HomeWatch([last], self._silence_s)
-            _, answer = self._hear(kind, fits, lambda: self._send(last, ask(waiting[0])), watch)
-            at = waiting.index(answer.number)
-            lost = waiting[:at]
-            del waiting[: at + 1]
-            for number in lost:
-                ask_for(number)
-            yield answer
+            return self._hear(kind, fits, lambda: self._send(last, ask(waiting[0])), watch)[1]
+
+        return exchanged(self._tied.pieces, lambda number: self._send(last, ask(number)), hear)
 
     # ---- the loss of the anchor ----
 

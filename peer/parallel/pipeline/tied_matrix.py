@@ -8,11 +8,14 @@ gradient is added to that of the first stage after all flights. So both are upda
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from peer.parallel.pipeline.activation_codec import BadActivations, decode_activations, encode_activations
+from peer.parallel.pipeline.flight_messages import GradientRows, RowsHere
 
 # V = vocabulary, H = width
 
@@ -20,6 +23,7 @@ PIECE_ELEMENTS = 1 << 18
 """The elements of a piece, in whole rows: 1 MiB as float32. A line of 1 Mbit/s carries its int8 in two seconds."""
 PIECES_AT_ONCE = 4
 """The pieces under way at a time: with int8 as much as 100 Mbit/s carry in 80 ms."""
+Rows = TypeVar("Rows", RowsHere, GradientRows)
 
 
 class TiedMatrix:
@@ -69,3 +73,25 @@ class TiedMatrix:
     def forget(self) -> None:
         """Drop the gradient."""
         self._matrix_VH.grad = None
+
+
+def exchanged(pieces: int, ask: Callable[[int], None], hear: Callable[[Sequence[int]], Rows]) -> Iterator[Rows]:
+    """One answer for each piece, some of which are under way at a time. `hear` returns the next answer about one of
+    those that are waited for, the longest first.
+
+    Frames keep their order. So what was asked before something that is answered, and is not, was lost.
+    """
+    waiting: list[int] = []
+    asked = 0
+    while waiting or asked < pieces:
+        while asked < pieces and len(waiting) < PIECES_AT_ONCE:
+            ask(asked)
+            waiting.append(asked)
+            asked += 1
+        answer = hear(tuple(waiting))
+        at = waiting.index(answer.number)
+        lost = waiting[:at]
+        waiting = waiting[at + 1 :] + lost
+        for number in lost:
+            ask(number)
+        yield answer
