@@ -395,6 +395,10 @@ class State:
     """When it last answered."""
     spoke_at: Mapping[str, float] = field(default_factory=dict)
     """When each voter last led a ballot of this anchor, answered one or voted in it."""
+    voted_at: Mapping[str, float] = field(default_factory=dict)
+    """When each voter last voted in this instance."""
+    votes_since: float = float("inf")
+    """When I first voted in it: since then there is something to vote for."""
     decided: tuple[int, bytes] | None = None
     attempts: Attempts = Attempts()
     dead_ballots: frozenset[int] = frozenset()
