@@ -344,8 +344,8 @@ def on_vote(turn: Transition, sender: str, message: VoteCast) -> None:
     if misconduct.look_for_another(turn, message.place, vote.update, vote.proposal_signature):
         return
     if vote.voter in state.electorate:
-        mine = min(state.votes_since, turn.now) if vote.voter == turn.me else state.votes_since
-        turn.set(voted_at={**state.voted_at, vote.voter: turn.now}, votes_since=mine)
+        at = state.voted_at.get(turn.me, turn.now) if vote.voter == turn.me else turn.now
+        turn.set(voted_at={**state.voted_at, vote.voter: at})
     kept = _without_oldest(known, vote.voter, state)
     kept = {**kept, key: {**kept.get(key, {}), vote.voter: vote}}
     # Its coordinator has said all with its proposal, and guests are names that cost nothing: each vote that moves a

@@ -396,9 +396,7 @@ class State:
     spoke_at: Mapping[str, float] = field(default_factory=dict)
     """When each voter last led a ballot of this anchor, answered one or voted in it."""
     voted_at: Mapping[str, float] = field(default_factory=dict)
-    """When each voter last voted in this instance."""
-    votes_since: float = float("inf")
-    """When I first voted in it: since then there is something to vote for."""
+    """When each other voter last voted in this instance, and I first did: then there was something to vote for."""
     decided: tuple[int, bytes] | None = None
     attempts: Attempts = Attempts()
     dead_ballots: frozenset[int] = frozenset()
@@ -437,8 +435,7 @@ class State:
     doubted: Mapping[str, float] = field(default_factory=dict)
     """Peers that gave blocks without a valid certificate, and until when nothing is accepted from them."""
     skipped: int = 0
-    """Ballots of this instance that nobody led. They lengthen no later wait; otherwise a peer could lengthen waits by
-    skipping ballots."""
+    """Ballots of this instance that nobody led. They lengthen no later wait, else a peer could skip some for that."""
     delegates: tuple[Delegate, ...] = ()
     """Which homes of mine keep which layers now. What they hold counts as held by me."""
     in_step: bool = False
@@ -457,8 +454,7 @@ class State:
         """The peers that vote or have voted, are a member or a home of one, or whose work was counted."""
         head, headers = self.head, self._headers_lately()
         homes = (home for header in headers for _, _, home in header.delegates)
-        members = (header.peer for header in headers)
-        earning = (tenure.peer for tenure in head.tenures)
+        members, earning = (header.peer for header in headers), (tenure.peer for tenure in head.tenures)
         return self.voters.union(head.electorate, head.members, members, earning, homes)
 
     def is_owed(self, peer: str) -> bool:

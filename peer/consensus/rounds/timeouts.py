@@ -391,7 +391,8 @@ def out_of_sight(state: State, now: float) -> frozenset[str]:
 
 def _votes(state: State, peer: str, since: float) -> bool:
     """Whether a voter has voted after `since`, or I myself had not yet."""
-    return max(state.votes_since, state.voted_at.get(peer, state.votes_since)) > since
+    mine = state.voted_at.get(state.rules.me, inf)
+    return max(mine, state.voted_at.get(peer, mine)) > since
 
 
 def lacks_quorum(state: State, now: float) -> bool:

@@ -148,7 +148,7 @@ class Transition:
             head=head, acceptor=acceptor, voters=self.state.voters.union(head.electorate), lead=None, exchange=None,
             early=(), checks={}, prepared={}, votes={}, proposals={}, decided=None, dead_ballots=frozenset(), skipped=0,
             postponed=None, unanswered=None, unseen=None, stucks={}, objections={}, forwarded=frozenset(),
-            ballot_at=-inf, attempts=Attempts(), alone_since=inf, voted_at={}, votes_since=inf,
+            ballot_at=-inf, attempts=Attempts(), alone_since=inf, voted_at={},
         )  # fmt: skip
         self.moved()
 
