@@ -50,6 +50,7 @@ from peer.parallel.pipeline.home_group import GarbageHome, HomeGone
 from peer.parallel.pipeline.home_watch import HomeWatch
 from peer.parallel.pipeline.stage import StageDevice, StagePlace
 from peer.parallel.pipeline.tied_matrix import Rows, exchanged
+from peer.planning.placement.block_shares import FLIGHTS_PER_STAGE, FLYING_BYTES
 from peer.schema.ipc import Assignment
 from peer.schema.spec import RunSpec
 from peer.training.data.chat.token_flags import of_predicted, plain, predicted_tokens, step_scale
@@ -64,12 +65,6 @@ AGAIN_S = 2.0
 """After this time a home that has not answered is asked again, and lost flights are looked for."""
 PATIENCE_S = 1.0
 """After this time a home at another anchor is asked again."""
-FLIGHTS_PER_STAGE = 3
-"""The least number of micro-batches on their way at a time, per stage. If a line needs as long for one as a stage
-does, then each of S stages is working on one, and so is each of S - 1 lines, there and back."""
-FLYING_BYTES = 1_250_000
-"""Additional flights, of this many bytes in total for each stage after the first: what 100 Mbit/s carry in 50 ms
-there and 50 ms back. The lead keeps all of them, and stages between the first and the last keep twice as much."""
 TINY = 1e-6
 """The same constant as in torch.nn.utils.clip_grad_norm_."""
 M = TypeVar("M", bound=AnyFlight)

@@ -22,6 +22,12 @@ WIRE_BYTES = 1 + 4 / 64
 RECOMPUTED = 4 / 3
 """The operations of a stage, which computes its forward pass twice, divided by those of a device that holds
 everything."""
+FLIGHTS_PER_STAGE = 3
+"""The least number of micro-batches on their way at a time, per stage. If a line needs as long for one as a stage
+does, then each of S stages is working on one, and so is each of S - 1 lines, there and back."""
+FLYING_BYTES = 1_250_000
+"""Additional flights, of this many bytes in total for each stage after the first: what 100 Mbit/s carry in 50 ms
+there and 50 ms back. The lead keeps all of them, and stages between the first and the last keep twice as much."""
 Matrix = NDArray[np.float64]
 
 

@@ -3,10 +3,22 @@ no cluster."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
-from peer.planning.placement.block_shares import WIRE_BYTES, BlockLayout, StageHome, deal_blocks, stage_room_bytes
+from peer.planning.placement.block_shares import (
+    FLIGHTS_PER_STAGE,
+    FLYING_BYTES,
+    RECOMPUTED,
+    WIRE_BYTES,
+    BlockLayout,
+    Dealing,
+    StageHome,
+    deal_blocks,
+    stage_room_bytes,
+)
 from peer.planning.placement.stage_workload import StageWorkload
 from peer.planning.plan.model_shape import ModelShape, memory_of, stage_bytes
 from peer.planning.plan.peer_set import HOME_FLOPS
@@ -18,6 +30,8 @@ MICRO_BYTES = 4
 """The bytes for a micro-batch per parameter that is not trained: as much as `HELD_BYTES` has for one that is."""
 COPIED_BYTES = 10
 """The bytes per parameter of a copy that others train: values and gradients, and a quarter more."""
+ONE_WAY_S = 0.02
+"""The assumed time from one home to another."""
 UNCUT = frozenset({"gpt2", "opt"})
 """Architectures that add positions to what enters, so every stage would."""
 
@@ -102,7 +116,42 @@ def cluster_of(shape: ModelShape, spec: RunSpec, homes: Sequence[StageHome]) -> 
     lead, last = homes[0], homes[dealt.order[-1]]
     tokens = spec.inner.sequences * spec.inner.accumulation * spec.model.context
     exchange_s = _passing_s(HALF_BYTES * layout.tied, lead) + _passing_s(WIRE_BYTES * layout.tied, last)
-    return ClusterForecast(homes=len(homes), tokens_per_s=tokens / (tokens / dealt.tokens_per_s + exchange_s))
+    if len(homes) == 1:
+        return ClusterForecast(homes=1, tokens_per_s=dealt.tokens_per_s)
+    step_s = flights_s(layout, spec, dealt, homes) + exchange_s
+    return ClusterForecast(homes=len(homes), tokens_per_s=tokens / step_s)
+
+
+def flights_s(layout: BlockLayout, spec: RunSpec, dealt: Dealing, homes: Sequence[StageHome]) -> float:
+    """The seconds in which all flights of a step go through two stages or more, and back.
+
+    A step is synchronous, so the pipeline fills and drains in each: T = Σ e + Σ c + (B − 1) · slowest (AMP,
+    arXiv:2210.07297), where lines overlap with computing. The slowest is a stage, a line, or what the flights that are
+    under way at a time leave of a round trip.
+    """
+    stages, whole = len(dealt.order), spec.inner.sequences * spec.inner.accumulation
+    sequences = min(spec.inner.sequences, -(-whole // (FLIGHTS_PER_STAGE * stages)))
+    flights, tokens = -(-whole // sequences), sequences * spec.model.context
+    flight_bytes = tokens * layout.width * WIRE_BYTES
+    computing_s = _computing_s(layout, tokens, dealt, homes)
+    to_one_s = [_passing_s(flight_bytes, homes[home]) for home in dealt.order]
+    passing_s = [to_one_s[0], *(2 * each_s for each_s in to_one_s[1:-1]), to_one_s[-1]]
+    around_s = sum(computing_s) + sum(passing_s) + 2 * ONE_WAY_S * (stages - 1)
+    at_once = FLIGHTS_PER_STAGE * stages + (stages - 1) * FLYING_BYTES // flight_bytes
+    return around_s + (flights - 1) * max(*computing_s, *passing_s, around_s / at_once)
+
+
+def _computing_s(
+    layout: BlockLayout, tokens: int, dealt: Dealing, homes: Sequence[StageHome]
+) -> list[float]:  # fmt: skip
+    """The seconds of each stage for a flight of so many tokens. The last one computes its forward pass once."""
+    known = [home.tokens_per_s for home in homes if home.tokens_per_s]
+    usual, bounds = sum(known) / len(known) if known else math.inf, (*dealt.starts, len(layout.sizes))
+    shares = [sum(layout.work[first:end]) / sum(layout.work) for first, end in pairwise(bounds)]
+    alone_s = [
+        tokens * share / (homes[home].tokens_per_s or usual) for home, share in zip(dealt.order, shares, strict=True)
+    ]
+    return [*(RECOMPUTED * each_s for each_s in alone_s[:-1]), alone_s[-1]]
 
 
 def _passing_s(count_bytes: float, home: StageHome) -> float:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 
 from dht.errors import BadInput
 from peer.parallel.pipeline.span_choice import choose_spans
-from peer.planning.placement.block_shares import HELD_BYTES, StageHome
+from peer.planning.placement.block_shares import HELD_BYTES, StageHome, deal_blocks
 from peer.planning.plan.cluster_cost import (
     COPIED_BYTES,
     MICRO_BYTES,
+    ONE_WAY_S,
     cluster_of,
     fewest_stages,
+    flights_s,
     layout_of,
     no_cluster,
     room_of_stage,
@@ -24,6 +27,7 @@ from peer.planning.plan.model_shape import memory_of, shape_of
 from peer.schema.ipc import HomeOffer
 from peer.schema.settings import MOST_STAGES, PeerSettings
 from peer.schema.spec import RunSpec, load
+from tests.pipeline_step import PlayedStep
 
 SIZES = {
     "1 B": (2048, 5632, 22, 32, 4, 32000), "3 B": (3072, 8192, 28, 24, 8, 128256),
@@ -100,17 +104,46 @@ def test_a_cluster_is_as_fast_as_its_slowest_stage_or_its_line() -> None:
     line = 20e6 / 8 / (shape.width * (1 + 4 / 64))
     slow = smallest_cluster(shape, run, two, 20e6)
     assert slow is not None
-    assert (slow.homes, slow.tokens_per_s) == (2, pytest.approx(line))
+    assert (slow.homes, slow.tokens_per_s) == (2, pytest.approx(line, rel=0.05))
     middle = smallest_cluster(shape, run, three, 20e6)
     assert middle is not None
-    assert (middle.homes, middle.tokens_per_s) == (3, pytest.approx(line / 2))
+    assert (middle.homes, middle.tokens_per_s) == (3, pytest.approx(line / 2, rel=0.05))
     fast, faster = (smallest_cluster(shape, run, room, 1e12) for room in (two, three))
     assert fast is not None
     assert faster is not None
     alone = 20e12 / shape.flops_per_token(run.model.context)
-    assert 0.9 * 2 < fast.tokens_per_s / (alone * 3 / 4) <= 2
+    assert 0.9 * 2 < fast.tokens_per_s / (alone * 3 / 4) <= 2 * 7 / 6, "the last of two computes its forward pass once"
     assert 0.8 * 3 < faster.tokens_per_s / (alone * 3 / 4) <= 3
     assert smallest_cluster(shape, run, two / (2 * shape.blocks), 1e12) is None
+
+
+@pytest.mark.parametrize("upload_mbps", [0, 20, 100, 1000])
+@pytest.mark.parametrize("homes", [2, 3, 4, 8])
+@pytest.mark.parametrize("size", ["1 B", "3 B", "8 B", "14 B"])
+def test_the_tokens_per_second_that_are_said_are_reached_in_virtual_time(
+    size: str, homes: int, upload_mbps: int
+) -> None:
+    """To 15 %: flights fill the stages and drain in each step, and lines carry them meanwhile."""
+    run = run_of(size)
+    shape = shape_of(run)
+    layout, speed = layout_of(shape), 20e12 / shape.flops_per_token(run.model.context)
+    alike = [StageHome(tokens_per_s=speed, upload_bps=upload_mbps * 1e6)] * homes
+    dealt, said = deal_blocks(layout, alike, homes), cluster_of(shape, run, alike)
+    assert dealt is not None
+    assert said is not None
+    whole = run.inner.sequences * run.inner.accumulation
+    sequences = min(run.inner.sequences, -(-whole // (3 * homes)))
+    tokens = sequences * run.model.context
+    flight_bytes = tokens * shape.width * (1 + 4 / 64)
+    ends = (*dealt.starts[1:], len(shape.layers))
+    shares = [sum(layout.work[at:end]) / sum(layout.work) for at, end in zip(dealt.starts, ends, strict=True)]
+    played = PlayedStep(
+        [tokens * share / speed / 3 for share in shares],
+        [8 * flight_bytes / (upload_mbps * 1e6 or math.inf)] * homes, one_way_s=ONE_WAY_S,
+        flights=-(-whole // sequences), at_once=int(3 * homes + (homes - 1) * 1_250_000 // flight_bytes),
+    )  # fmt: skip
+    reached = whole * run.model.context / played.seconds()
+    assert 0.85 <= reached / said.tokens_per_s <= 1.15
 
 
 def test_of_unlike_homes_each_does_its_share_as_far_as_it_has_room() -> None:
@@ -123,7 +156,7 @@ def test_of_unlike_homes_each_does_its_share_as_far_as_it_has_room() -> None:
     assert both is not None
     assert tight is not None
     assert both.tokens_per_s == pytest.approx(400 * 3 / 4, rel=0.1)
-    assert tight.tokens_per_s == pytest.approx(100 / 0.8 * 3 / 4, rel=0.1)
+    assert tight.tokens_per_s == pytest.approx(100 / 0.8, rel=0.1), "the last computes its forward pass once"
     assert cluster_of(shape, run, [StageHome(room_bytes=whole / 4), StageHome(room_bytes=whole / 2)]) is None
 
 
@@ -159,8 +192,10 @@ def test_both_ends_of_a_tied_model_hold_its_matrix_and_send_it_once_a_step() -> 
     line, homes = 20e6, [StageHome(tokens_per_s=1e9, upload_bps=20e6)] * 2
     found, tokens = cluster_of(shape, run, homes), run.inner.sequences * run.inner.accumulation * run.model.context
     assert found is not None
-    flights_s = tokens * shape.width * (1 + 4 / 64) * 8 / line
-    assert tokens / found.tokens_per_s == pytest.approx(flights_s + matrix * (2 + 1 + 4 / 64) * 8 / line)
+    dealt = deal_blocks(layout, homes, 2)
+    assert dealt is not None
+    exchange_s = tokens / found.tokens_per_s - flights_s(layout, run, dealt, homes)
+    assert exchange_s == pytest.approx(matrix * (2 + 1 + 4 / 64) * 8 / line)
     adapted = shape_of(load("adapter-8b"))
     beside = layout_of(adapted).beside_bytes
     in_blocks = adapted.frozen_matrix_parameters - adapted.vocabulary * adapted.width
