@@ -10,7 +10,8 @@ import asyncio
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -57,11 +58,19 @@ class PacedDevice(StageDevice):
         register_multi_grad_hook(self._parameters, lambda _: rest_until(self._until))  # runs when backward is done
 
     def _computed(self, entering: Tensor, tokens_BT: Tensor, number: int) -> Tensor:
+        with self._paced():
+            return super()._computed(entering, tokens_BT, number)
+
+    def _loss_of(self, entering: Tensor, tokens_BT: Tensor, number: int) -> Tensor:
+        with self._paced():
+            return super()._loss_of(entering, tokens_BT, number)
+
+    @contextmanager
+    def _paced(self) -> Iterator[None]:
         until = time.monotonic() + self._forward_s
-        leaving = super()._computed(entering, tokens_BT, number)
+        yield
         rest_until(until)
         self._until = until + BACKWARD * self._forward_s
-        return leaving
 
 
 class PacedLead(PacedDevice, LeadStage):
