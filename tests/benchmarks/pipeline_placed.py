@@ -20,10 +20,10 @@ import numpy as np
 from peer.parallel.pipeline.activation_codec import encoded_bytes
 from peer.parallel.pipeline.span_choice import choose_spans
 from peer.parallel.pipeline.stage import StagePlace
-from peer.parallel.pipeline.stage_model import model_layers
 from peer.planning.placement.pairwise_network import Network, preset
 from peer.planning.placement.place import place
 from peer.planning.placement.stage_workload import StageWorkload
+from peer.planning.plan.cluster_cost import layout_of
 from peer.planning.plan.model_shape import shape_of
 from peer.schema.spec import RunSpec, from_mapping
 from peer.training.data.open_source import open_source
@@ -174,7 +174,7 @@ def _speed(folder: Path, spec: RunSpec, network: Network, homes: Sequence[str], 
     """Tokens per second of one step."""
     folder.mkdir(parents=True)
     flow = PairwiseFlow(network)
-    assignment = choose_spans(model_layers(spec), shape_of(spec).width, in_order(homes), len(homes), 1, WIRE)
+    assignment = choose_spans(layout_of(shape_of(spec)), in_order(homes), len(homes), 1, WIRE)
     places = [StagePlace(assignment=assignment, me=me, port=PairwisePort(flow, me)) for me in homes]
     batches = ShardSampler(open_source(spec), spec, homes[0], (homes[0],), {})
     lead = PacedLead(spec, places[0], batches, CPU, lambda smaller: None, lambda: None, folder)

@@ -10,7 +10,8 @@ import asyncio
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -25,8 +26,8 @@ from peer.parallel.pipeline.flight_port import FlightPort
 from peer.parallel.pipeline.lead_stage import LeadStage
 from peer.parallel.pipeline.span_choice import choose_spans
 from peer.parallel.pipeline.stage import StageDevice, StagePlace
-from peer.parallel.pipeline.stage_model import model_layers
 from peer.parallel.pipeline.worker_stage import WorkerStage
+from peer.planning.plan.cluster_cost import layout_of
 from peer.planning.plan.model_shape import shape_of
 from peer.schema.ipc import HomeOffer
 from peer.schema.spec import load
@@ -57,11 +58,19 @@ class PacedDevice(StageDevice):
         register_multi_grad_hook(self._parameters, lambda _: rest_until(self._until))  # runs when backward is done
 
     def _computed(self, entering: Tensor, tokens_BT: Tensor, number: int) -> Tensor:
+        with self._paced():
+            return super()._computed(entering, tokens_BT, number)
+
+    def _loss_of(self, entering: Tensor, tokens_BT: Tensor, number: int) -> Tensor:
+        with self._paced():
+            return super()._loss_of(entering, tokens_BT, number)
+
+    @contextmanager
+    def _paced(self) -> Iterator[None]:
         until = time.monotonic() + self._forward_s
-        leaving = super()._computed(entering, tokens_BT, number)
+        yield
         rest_until(until)
         self._until = until + BACKWARD * self._forward_s
-        return leaving
 
 
 class PacedLead(PacedDevice, LeadStage):
@@ -97,7 +106,7 @@ def train(orders: Orders, folder: Path, port: FlightPort) -> None:
     torch.set_num_threads(1)
     spec = load(orders.spec)
     counted, homes = CountedPort(port), len(orders.peers)
-    assignment = choose_spans(model_layers(spec), shape_of(spec).width, in_order(orders.peers), homes, 1, "int8")
+    assignment = choose_spans(layout_of(shape_of(spec)), in_order(orders.peers), homes, 1, "int8")
     place = StagePlace(assignment=assignment, me=orders.me, port=counted)
     stage: PacedLead | PacedWorker
     if orders.founder == 0:

@@ -87,7 +87,7 @@ def _from_main_memory(question: PlanningProblem, peers: list[int]) -> ModelCopie
 def _clusters(question: PlanningProblem, peers: list[int]) -> ModelCopies | None:
     """Clusters of the smallest number of homes that can hold the model; as many clusters as are fastest in total."""
     spec, shape, swarm = question.spec, question.shape, on_one_device(question.swarm)
-    if no_cluster(shape, spec):
+    if no_cluster(spec):
         return None
     rooms, flops = [question.room_bytes[peer] for peer in peers], _flops(question, peers)
     stages = fewest_stages(shape, spec, rooms, least=2)
@@ -107,7 +107,7 @@ def _clusters(question: PlanningProblem, peers: list[int]) -> ModelCopies | None
         StageHome(tokens_per_s=speed / per_token, room_bytes=room, upload_bps=swarm.machines[peer].upload_bps)
         for peer, room, speed in zip(peers, rooms, flops, strict=True)
     ]
-    forecasts = [cluster_of(shape, [homes[at] for at in pipeline]) for pipeline in layout.pipelines]
+    forecasts = [cluster_of(shape, spec, [homes[at] for at in pipeline]) for pipeline in layout.pipelines]
     made = [each for each in forecasts if each is not None]
     words = f"{count(len(made), 'cluster')} of {stages} homes (stages={stages})"
     names = tuple(tuple(layout.names[at] for at in pipeline) for pipeline in layout.pipelines)

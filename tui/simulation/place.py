@@ -83,7 +83,7 @@ def find(asked: PlaceOptions, tell: OnProgress | None = None) -> Placed:
 def _stages(asked: int, spec: RunSpec, shape: ModelShape, memory_bytes: list[float]) -> int:
     """The number of stages: as asked for, or the smallest for which a stage fits on enough peers. Raises BadInput if
     there is none, or if no cluster can train the run."""
-    why = no_cluster(shape, spec)
+    why = no_cluster(spec)
     if asked:
         if not 1 <= asked <= shape.blocks:
             raise BadInput(f"--stages is {asked}; a model of {count(shape.blocks, 'block')} has 1 to as many")
@@ -113,7 +113,7 @@ def _tokens_per_s(
         )
         for machine, each_s in zip(swarm.machines, step_s, strict=True)
     ]
-    made = [cluster_of(shape, [homes[peer] for peer in pipeline]) for pipeline in layout.pipelines]
+    made = [cluster_of(shape, spec, [homes[peer] for peer in pipeline]) for pipeline in layout.pipelines]
     return sum(each.tokens_per_s for each in made if each is not None)
 
 

@@ -180,7 +180,7 @@ def describe_options(found: NoPlan) -> str:
         f"{question.spec.run.name}: {as_short(question.shape.parameters)} parameters, "
         f"{count(len(question.swarm), 'peer')}; not all of them hold it",
         str(found.why),
-        *filter(None, [no_cluster(question.shape, question.spec)]),
+        *filter(None, [no_cluster(question.spec)]),
         *assumptions(question.swarm),
         "",
         _way("=", options.whole),

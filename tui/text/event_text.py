@@ -177,8 +177,10 @@ def before_words(forecast: RoundForecast) -> str:
 
 def stall_brief(stalled: RoundStalled, label: str) -> str:
     """TIME refuses bob (a1b2c3): round 6 stands still. `label` names the author of the refused message."""
-    silent = stalled.why.partition("not heard: ")[2]
-    waits = f"{silent} not heard" if silent else "voters are missing"
+    silent, mute = (
+        stalled.why.partition(f"{what}: ")[2].partition("; ")[0] for what in ("not heard", "not voting")
+    )  # fmt: skip
+    waits = f"{silent} not heard" if silent else f"{mute} not voting" if mute else "voters are missing"
     cause = f"{stalled.rule} refuses {label}" if stalled.rule else waits
     return f"{cause}: round {stalled.round + 1} stands still"
 

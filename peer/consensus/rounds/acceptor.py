@@ -343,6 +343,9 @@ def on_vote(turn: Transition, sender: str, message: VoteCast) -> None:
         return
     if misconduct.look_for_another(turn, message.place, vote.update, vote.proposal_signature):
         return
+    if vote.voter in state.electorate:
+        at = state.voted_at.get(turn.me, turn.now) if vote.voter == turn.me else turn.now
+        turn.set(voted_at={**state.voted_at, vote.voter: at})
     kept = _without_oldest(known, vote.voter, state)
     kept = {**kept, key: {**kept.get(key, {}), vote.voter: vote}}
     # Its coordinator has said all with its proposal, and guests are names that cost nothing: each vote that moves a

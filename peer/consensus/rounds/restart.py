@@ -45,7 +45,8 @@ def poll(turn: Transition) -> None:
     turn.set(alone_since=min(state.alone_since, turn.now) if alone else inf)
     waited = turn.now - turn.state.alone_since >= _patience_s(turn, missing) and _hears_the_organiser(turn)
     dead = len(state.stucks) > len(state.electorate) - quorum(state.electorate)
-    if state.acceptor.stuck is None and (waited or dead):
+    # Who does not know its own bits cannot vote, and those who go on would wait for it again.
+    if state.acceptor.stuck is None and state.state_digest and (waited or dead):
         _seal(turn)
     if (alone or turn.state.acceptor.stuck is not None) and turn.now >= state.stuck_said_at + REPEAT_S:
         _say(turn)
@@ -75,7 +76,7 @@ def _seal(turn: Transition) -> None:
     mine = replace(mine, stuck=plain.signed(turn.rules.keys))
     turn.emit(PersistAcceptor(mine))
     turn.set(acceptor=mine, lead=None, stuck_said_at=-inf)
-    missing = turn.named(timeouts.silent_voters(turn.state, turn.now)) or "those who do not vote"
+    missing = turn.named(sorted(timeouts.out_of_sight(turn.state, turn.now))) or "those who do not vote"
     text = f"round {head.round + 1} waits for {missing}; the organiser's node is asked to let the others go on"
     turn.alert("warning", "STUCK", text)
 

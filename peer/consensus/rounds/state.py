@@ -393,6 +393,8 @@ class State:
     """When it last answered."""
     spoke_at: Mapping[str, float] = field(default_factory=dict)
     """When each voter last led a ballot of this anchor, answered one or voted in it."""
+    voted_at: Mapping[str, float] = field(default_factory=dict)
+    """When each other voter last voted in this instance, and I first did: then there was something to vote for."""
     decided: tuple[int, bytes] | None = None
     attempts: Attempts = Attempts()
     dead_ballots: frozenset[int] = frozenset()
@@ -433,8 +435,7 @@ class State:
     outbid: int = -1
     """The highest ballot of this instance that another voter has told me to have promised: mine begins above it."""
     skipped: int = 0
-    """Ballots of this instance that nobody led. They lengthen no later wait; otherwise a peer could lengthen waits by
-    skipping ballots."""
+    """Ballots of this instance that nobody led. They lengthen no later wait, else a peer could skip some for that."""
     delegates: tuple[Delegate, ...] = ()
     """Which homes of mine keep which layers now. What they hold counts as held by me."""
     in_step: bool = False
@@ -453,8 +454,7 @@ class State:
         """The peers that vote or have voted, are a member or a home of one, or whose work was counted."""
         head, headers = self.head, self._headers_lately()
         homes = (home for header in headers for _, _, home in header.delegates)
-        members = (header.peer for header in headers)
-        earning = (tenure.peer for tenure in head.tenures)
+        members, earning = (header.peer for header in headers), (tenure.peer for tenure in head.tenures)
         return self.voters.union(head.electorate, head.members, members, earning, homes)
 
     def is_owed(self, peer: str) -> bool:

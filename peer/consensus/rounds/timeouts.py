@@ -376,14 +376,23 @@ def silent_voters(state: State, now: float) -> tuple[str, ...]:
 
 
 def out_of_sight(state: State, now: float) -> frozenset[str]:
-    """Voters that will hardly decide this round: silent, gone with a goodbye, or ready for `restart_s` without taking
-    part in any ballot. If Heartbeats counted alone, a liar could keep the others from a restart."""
+    """Voters that will hardly decide this round: silent, gone with a goodbye, or for `restart_s` ready without taking
+    part in any ballot, or without a vote where I have voted. If Heartbeats or answers counted alone, a liar could keep
+    the others from a restart; and the lead of a cluster that is not whole cannot vote, since it does not know its
+    bits."""
     late_s = state.rules.restart_s or inf
     mute = {
         peer for peer, ready_at in state.ready_at.items()
         if now - max(ready_at, state.spoke_at.get(peer, ready_at)) >= late_s
     }  # fmt: skip
-    return frozenset({*silent_voters(state, now), *mute, *leavers(state)}).intersection(state.head.electorate)
+    idle = (peer for peer in state.electorate if peer != state.rules.me and not _votes(state, peer, now - late_s))
+    return frozenset({*silent_voters(state, now), *mute, *idle, *leavers(state)}).intersection(state.head.electorate)
+
+
+def _votes(state: State, peer: str, since: float) -> bool:
+    """Whether a voter has voted after `since`, or I myself had not yet."""
+    mine = state.voted_at.get(state.rules.me, inf)
+    return max(mine, state.voted_at.get(peer, mine)) > since
 
 
 def lacks_quorum(state: State, now: float) -> bool:

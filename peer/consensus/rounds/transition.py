@@ -148,7 +148,7 @@ class Transition:
             head=head, acceptor=acceptor, voters=self.state.voters.union(head.electorate), lead=None, exchange=None,
             early=(), checks={}, prepared={}, votes={}, proposals={}, decided=None, dead_ballots=frozenset(), skipped=0,
             outbid=-1, postponed=None, unanswered=None, unseen=None, stucks={}, objections={}, forwarded=frozenset(),
-            ballot_at=-inf, attempts=Attempts(), alone_since=inf,
+            ballot_at=-inf, attempts=Attempts(), alone_since=inf, voted_at={},
         )  # fmt: skip
         self.moved()
 
@@ -371,7 +371,8 @@ class Transition:
         return self.state.trail[-1].block.update.coordinator if self.state.trail else ""
 
     def _why_still(self, refused: Refusal | None) -> str:
-        """What was refused, or how my last ballot failed and how many voters are heard; and which are not."""
+        """What was refused, or how my last ballot failed and how many voters are heard; which have not voted though I
+        have, and which are not heard."""
         state = self.state
         silent = [peer for peer in state.electorate if peer != self.me and not self._is_heard(peer)]
         if refused is not None:
@@ -379,7 +380,10 @@ class Transition:
         else:
             count = len(state.electorate)
             parts = [state.attempts.failure, f"{count - len(silent)} of {count} voters are heard"]
-        return "; ".join(filter(None, (*parts, f"not heard: {self.named(silent)}" if silent else "")))
+        has_voted = self.me in state.voted_at
+        mute = [peer for peer in state.electorate if has_voted and peer not in silent and peer not in state.voted_at]
+        parts += [f"not voting: {self.named(mute)}"] * bool(mute) + [f"not heard: {self.named(silent)}"] * bool(silent)
+        return "; ".join(filter(None, parts))
 
     def named(self, peers: Sequence[str]) -> str:
         """The first few by the names that people know."""

@@ -19,8 +19,9 @@ from peer.node.telemetry.reporter import Reporter
 from peer.parallel.cluster.home_offer import measure_offer
 from peer.parallel.cluster.home_suspicion import HomeSuspicion
 from peer.parallel.pipeline.span_choice import Wire, choose_spans, has_room, require_blocks
-from peer.parallel.pipeline.stage_model import model_layers, require_cuttable
-from peer.planning.placement.block_shares import HELD_BYTES
+from peer.parallel.pipeline.stage_model import require_cuttable
+from peer.planning.placement.block_shares import BlockLayout
+from peer.planning.plan.cluster_cost import layout_of
 from peer.planning.plan.model_shape import shape_of
 from peer.schema.events import Event
 from peer.schema.ipc import (
@@ -37,7 +38,6 @@ from peer.schema.ipc import (
 )
 from peer.schema.settings import PeerSettings
 from peer.schema.spec import RunSpec
-from peer.training.model.flat_parameters import Layer
 
 T = TypeVar("T")
 FILE = "cluster.assignment"
@@ -63,10 +63,10 @@ def assemble(
     for these homes.
     """
     require_cuttable(spec)
-    layers, width, before = model_layers(spec), shape_of(spec).width, _remembered(directory, me, settings)
-    require_blocks(layers, settings.stages)
+    layout, before = layout_of(shape_of(spec)), _remembered(directory, me, settings)
+    require_blocks(layout, settings.stages)
     mine = measure_offer(spec, settings, me)
-    table = _Table(settings.stages, layers, session)
+    table = _Table(settings.stages, layout, session)
 
     def dealt(message: object) -> Assignment | None:
         if isinstance(message, HomesOffered):
@@ -74,12 +74,12 @@ def assemble(
         if table.enough_since is None:
             return None
         if before is None:
-            return table.dealt_first(mine, width, cast("Wire", settings.activations))
+            return table.dealt_first(mine, cast("Wire", settings.activations))
         chosen = doubts.chosen(table.present, settings.stages - 1)
         all_back = {holder.peer for holder in before.workers} <= {home.peer for home in chosen}
         if not all_back and time.monotonic() - table.enough_since < GRACE_S:
             return None
-        return dealt_again(before, layers, [mine, *chosen], next_epoch())
+        return dealt_again(before, layout, [mine, *chosen], next_epoch())
 
     session.say("JOINING", f"waiting for the other homes of this cluster, {settings.stages} in all")
     assignment = _hear(inbox, session, dealt)
@@ -91,35 +91,35 @@ def assemble(
 class _Table:
     """The homes that are present, among which a lead deals layers."""
 
-    def __init__(self, stages: int, layers: Sequence[Layer], session: Reporter) -> None:
-        self._stages, self._layers, self._session = stages, layers, session
+    def __init__(self, stages: int, layout: BlockLayout, session: Reporter) -> None:
+        self._stages, self._layout, self._session = stages, layout, session
         self.present: tuple[HomeOffer, ...] = ()
         self.enough_since: float | None = None
         self._left_out: set[str] = set()
 
     def seat(self, homes: Sequence[HomeOffer]) -> None:
         """Take note of the homes. Those on which not even one block fits are left out, with one warning each."""
-        block = min((layer for layer in self._layers if layer.is_block), key=lambda layer: layer.size)
+        block = min(self._layout.blocks, key=lambda number: self._layout.held_bytes[number])
         for home in homes:
-            if not has_room(home, [block]) and home.peer not in self._left_out:
+            if not has_room(home, self._layout, range(block, block + 1)) and home.peer not in self._left_out:
                 self._left_out.add(home.peer)
-                needed = HELD_BYTES * block.size / 1e9
+                needed = self._layout.held_bytes[block] / 1e9
                 self._session.warn(
                     "CLUSTER", f"{home.name or home.peer[-8:]} is left out: it has room for {home.memory_gb:.2g} GB "
                     f"of training, and one block of the model takes {needed:.2g} GB",
                 )  # fmt: skip
-        self.present = tuple(home for home in homes if has_room(home, [block]))
+        self.present = tuple(home for home in homes if has_room(home, self._layout, range(block, block + 1)))
         missing = self._stages - 1 - len(self.present)
         self.enough_since = None if missing > 0 else self.enough_since or time.monotonic()
         if missing > 0:
             self._session.say("JOINING", f"waiting for {missing} more of the {self._stages} homes of this cluster")
 
-    def dealt_first(self, mine: HomeOffer, width: int, wire: Wire) -> Assignment | None:
+    def dealt_first(self, mine: HomeOffer, wire: Wire) -> Assignment | None:
         """The first assignment; None if the model does not fit on these homes together: more homes, or larger ones,
         may come."""
         homes, self.enough_since = [mine, *self.present], None
         try:
-            first = choose_spans(self._layers, width, homes, self._stages, next_epoch(), wire)
+            first = choose_spans(self._layout, homes, self._stages, next_epoch(), wire)
         except BadInput as error:
             why = f"waiting for other homes of this cluster: {error}"
             if why != self._session.why:
@@ -129,7 +129,7 @@ class _Table:
 
 
 def dealt_again(
-    before: Assignment, layers: Sequence[Layer], homes: Sequence[HomeOffer], epoch: int
+    before: Assignment, layout: BlockLayout, homes: Sequence[HomeOffer], epoch: int
 ) -> Assignment:  # fmt: skip
     """The same stages for these `homes`, the lead's first. A stage goes to the home that held it before, or else to
     the fastest one that has kept its layers, or else to any other. Homes that are left over keep the layers of some
@@ -138,12 +138,12 @@ def dealt_again(
     kept = {holder.peer: holder.layers for holder in (*before.workers, *before.spares)}
     fastest = sorted(homes[1:], key=lambda home: -home.tokens_per_s)
     needed = {holder.peer for holder in before.workers} & {home.peer for home in fastest}
-    needed -= _outrun(before, layers, homes)
+    needed -= _outrun(before, layout, homes)
     stages = [before.stages[0]]
     taken: set[str] = set()
     for holder in before.workers:
         free = [home for home in fastest if home.peer not in taken | needed]
-        room = [home for home in free if has_room(home, layers[holder.first : holder.last + 1])]
+        room = [home for home in free if has_room(home, layout, holder.layers)]
         who = holder.peer if holder.peer in needed else ""
         who = who or next((home.peer for home in free if kept.get(home.peer) == holder.layers), "")
         who = who or next((home.peer for home in room if home.peer not in kept), "")
@@ -153,12 +153,12 @@ def dealt_again(
     return with_spares(Assignment(epoch, tuple(stages), (), before.wire), homes, kept)
 
 
-def _outrun(before: Assignment, layers: Sequence[Layer], homes: Sequence[HomeOffer]) -> set[str]:
+def _outrun(before: Assignment, layout: BlockLayout, homes: Sequence[HomeOffer]) -> set[str]:
     """The home that delays all others, if a much faster spare has kept its layers; otherwise empty."""
     speeds = {home.peer: home.tokens_per_s or math.inf for home in homes}
     present = [holder for holder in before.stages if holder.peer in speeds]
     slowest = max(
-        present, key=lambda holder: sum(layers[number].size for number in holder.layers) / speeds[holder.peer]
+        present, key=lambda holder: sum(layout.work[number] for number in holder.layers) / speeds[holder.peer]
     )
     enough = FASTER * speeds[slowest.peer]
     others = (speeds.get(spare.peer, 0.0) for spare in before.spares if spare.layers == slowest.layers)

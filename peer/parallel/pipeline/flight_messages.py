@@ -134,9 +134,35 @@ class Stand(FlightMessage, frozen=True, kw_only=True):
     round: Count
 
 
+class MatrixRows(FlightMessage, frozen=True, kw_only=True):
+    """From the lead to the last stage: a piece of the matrix that both hold, encoded."""
+
+    number: Count
+    values: Payload
+
+
+class RowsHere(FlightMessage, frozen=True, kw_only=True):
+    """From the last stage to the lead: this piece of the matrix has come."""
+
+    number: Count
+
+
+class AskRows(FlightMessage, frozen=True, kw_only=True):
+    """From the lead to the last stage, when all flights have come back: the gradient of a piece of that matrix?"""
+
+    number: Count
+
+
+class GradientRows(FlightMessage, frozen=True, kw_only=True):
+    """From the last stage to the lead: the gradient of a piece of that matrix, encoded."""
+
+    number: Count
+    values: Payload
+
+
 AnyFlight = (
     Forward | FlightBack | Sweep | Swept | Alive | Garbage | AskNorm | SquareNorm | EndStep | Finished | StageFull
-    | NotThere | GiveUpStep | Stand
+    | NotThere | GiveUpStep | Stand | MatrixRows | RowsHere | AskRows | GradientRows
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -26,6 +26,7 @@ from peer.parallel.pipeline.flight_check import DESCENT, TRIAL_ONE_IN, TRIALS, f
 from peer.parallel.pipeline.flight_messages import (
     AnyFlight,
     AskNorm,
+    AskRows,
     BadFlight,
     EndStep,
     Finished,
@@ -33,7 +34,10 @@ from peer.parallel.pipeline.flight_messages import (
     Forward,
     Garbage,
     GiveUpStep,
+    GradientRows,
+    MatrixRows,
     NotThere,
+    RowsHere,
     SquareNorm,
     StageFull,
     Stand,
@@ -45,6 +49,8 @@ from peer.parallel.pipeline.flight_messages import (
 from peer.parallel.pipeline.home_group import GarbageHome, HomeGone
 from peer.parallel.pipeline.home_watch import HomeWatch
 from peer.parallel.pipeline.stage import StageDevice, StagePlace
+from peer.parallel.pipeline.tied_matrix import Rows, exchanged
+from peer.planning.placement.block_shares import FLIGHTS_PER_STAGE, FLYING_BYTES
 from peer.schema.ipc import Assignment
 from peer.schema.spec import RunSpec
 from peer.training.data.chat.token_flags import of_predicted, plain, predicted_tokens, step_scale
@@ -59,12 +65,6 @@ AGAIN_S = 2.0
 """After this time a home that has not answered is asked again, and lost flights are looked for."""
 PATIENCE_S = 1.0
 """After this time a home at another anchor is asked again."""
-FLIGHTS_PER_STAGE = 3
-"""The least number of micro-batches on their way at a time, per stage. If a line needs as long for one as a stage
-does, then each of S stages is working on one, and so is each of S - 1 lines, there and back."""
-FLYING_BYTES = 1_250_000
-"""Additional flights, of this many bytes in total for each stage after the first: what 100 Mbit/s carry in 50 ms
-there and 50 ms back. The lead keeps all of them, and stages between the first and the last keep twice as much."""
 TINY = 1e-6
 """The same constant as in torch.nn.utils.clip_grad_norm_."""
 M = TypeVar("M", bound=AnyFlight)
@@ -140,6 +140,8 @@ class LeadStage(StageDevice):
         table, done, loss = self._spec.inner, 0, 0.0
         whole, number, has_stopped = table.sequences * table.accumulation, 0, False
         try:
+            self._step_now += 1
+            self._share_matrix()
             if self._tries:
                 self._require_descent(whole)
             self._step_now += 1
@@ -154,6 +156,7 @@ class LeadStage(StageDevice):
                     done, number = done + len(tokens_BT), number + 1
                     continue
                 loss += self._land(self._next_back(), whole)
+            self._add_matrix_gradient()
             scale = step_scale(taken, whole)
             self._agree_on_norm(scale)
         except BaseException as error:
@@ -301,6 +304,43 @@ class LeadStage(StageDevice):
         is_last = stage == len(self._workers)
         return encoded_bytes(values, self._place.wire) * (1 if is_last or not stage else 2)
 
+    # ---- the matrix that the first stage and the last have in common ----
+
+    def _share_matrix(self) -> None:
+        """The last stage gets the present values of the matrix. Raises as `_hear`."""
+        if self._tied is None:
+            return
+        tied, where = self._tied, {"epoch": self._epoch, "step": self._step_now}
+        for _ in self._exchange(
+            lambda number: MatrixRows(**where, number=number, values=tied.values(number)), RowsHere
+        ):
+            pass
+
+    def _add_matrix_gradient(self) -> None:
+        """The gradient of the matrix in the last stage is added to that in this one. Raises as `_hear`."""
+        if self._tied is None:
+            return
+        where = {"epoch": self._epoch, "step": self._step_now}
+        for answer in self._exchange(lambda number: AskRows(**where, number=number), GradientRows):
+            try:
+                self._tied.add_gradient(answer.number, answer.values)
+            except BadActivations as error:
+                raise GarbageHome(self._workers[-1], f"returned {error}") from error
+
+    def _exchange(self, ask: Callable[[int], AnyFlight], kind: type[Rows]) -> Iterator[Rows]:
+        """The last stage's answers, one for each piece of the matrix."""
+        assert self._tied is not None
+        last = self._workers[-1]
+
+        def hear(waiting: Sequence[int]) -> Rows:
+            def fits(sender: str, answer: Rows) -> bool:
+                return sender == last and answer.number in waiting
+
+            watch = HomeWatch([last], self._silence_s)
+            return self._hear(kind, fits, lambda: self._send(last, ask(waiting[0])), watch)[1]
+
+        return exchanged(self._tied.pieces, lambda number: self._send(last, ask(number)), hear)
+
     # ---- the loss of the anchor ----
 
     def loss(self, tokens_BT: Tensor, stop: Callable[[], bool]) -> float:
@@ -322,6 +362,7 @@ class LeadStage(StageDevice):
         try:
             self._ask_to_stand("anchor")
             self._stand_at_anchor()
+            self._share_matrix()
             while len(losses) < len(pieces):
                 departed = len(losses) + len(self._in_hand)
                 if departed < len(pieces) and len(self._in_hand) < self._slots:

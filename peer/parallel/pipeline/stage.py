@@ -19,9 +19,11 @@ from peer.parallel.pipeline.activation_codec import BadActivations, decode_activ
 from peer.parallel.pipeline.flight_check import ArrivalHistory
 from peer.parallel.pipeline.flight_messages import AnyFlight, FlightBack, Forward, encode_flight
 from peer.parallel.pipeline.flight_port import FlightPort
-from peer.parallel.pipeline.stage_model import build_stage, model_layers
+from peer.parallel.pipeline.stage_model import LastStage, build_stage, model_layers
+from peer.parallel.pipeline.tied_matrix import TiedMatrix
 from peer.schema.ipc import Assignment
 from peer.schema.spec import RunSpec
+from peer.training.data.chat.token_flags import IGNORED, labels
 from peer.training.model.build import position_inputs
 from peer.training.train.backend import DeviceBackend, training_bytes
 from peer.training.train.inner_loop import MicroBatch, Sequences
@@ -79,7 +81,9 @@ class StageDevice(DeviceBackend):
         model, self._flat = build_stage(spec, place.held)
         super().__init__(model.to(device), spec, batches, device, micro, None, folder)
         self._place = place
+        self._last = LastStage(model) if place.is_last else None
         self._width, self._vocabulary, self._has_dropout = model.width, model.vocabulary, model.has_dropout
+        self._tied = None if (tied := model.tied) is None else TiedMatrix(tied, place.wire)
         self._histories: defaultdict[str, ArrivalHistory] = defaultdict(ArrivalHistory)
         """The history of what each neighbour sends."""
         self._step_now = 0
@@ -105,7 +109,12 @@ class StageDevice(DeviceBackend):
         entering = torch.zeros((1, PROBE_TOKENS), dtype=torch.int64, device=self._device)
         if self._place.number:
             entering = torch.zeros((1, PROBE_TOKENS, self._width), device=self._device)
-        return LayerGates(self._model, self.vectors.flat, self._device, enter, lambda: self._model(entering))
+        unpredicted = torch.full((1, PROBE_TOKENS), IGNORED, device=self._device)
+
+        def probe() -> object:
+            return self._model(entering) if self._last is None else self._last(entering, unpredicted)
+
+        return LayerGates(self._model, self.vectors.flat, self._device, enter, probe, self._last)
 
     def reassign(self, assignment: Assignment) -> None:
         """Continue with other neighbours and the same layers, between two calls.
@@ -125,12 +134,20 @@ class StageDevice(DeviceBackend):
     # ---- a micro-batch ----
 
     def _computed(self, entering: Tensor, tokens_BT: Tensor, number: int) -> Tensor:
-        """The hidden values of a flight with these tokens, or the logits at the last stage, in the present step.
-        Repeated calls give the same values."""
-        autocast = torch.autocast(self._device.type, torch.bfloat16) if self._bfloat16 else contextlib.nullcontext()
-        with autocast, self._masks(number):
+        """The hidden values of a flight with these tokens, in the present step. Repeated calls give the same values."""
+        with self._autocast(), self._masks(number):
             leaving: Tensor = self._model(entering, **position_inputs(tokens_BT[:, :-1]))
         return leaving
+
+    def _loss_of(self, entering: Tensor, tokens_BT: Tensor, number: int) -> Tensor:
+        """Of the last stage: the loss of a flight in nats, summed over what is predicted."""
+        assert self._last is not None
+        with self._autocast(), self._masks(number):
+            loss: Tensor = self._last(entering, labels(tokens_BT), **position_inputs(tokens_BT[:, :-1]))
+        return loss
+
+    def _autocast(self) -> contextlib.AbstractContextManager[object]:
+        return torch.autocast(self._device.type, torch.bfloat16) if self._bfloat16 else contextlib.nullcontext()
 
     @contextlib.contextmanager
     def _masks(self, number: int) -> Iterator[None]:
@@ -183,6 +200,8 @@ class StageDevice(DeviceBackend):
         """Drop everything of the present step."""
         for parameter in self._parameters:
             parameter.grad = None
+        if self._tied is not None:
+            self._tied.forget()
 
     def _return_memory(self) -> None:
         empty_device_cache(self._device)

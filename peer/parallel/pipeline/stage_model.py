@@ -20,12 +20,12 @@ from torch.overrides import TorchFunctionMode
 
 from dht.errors import BadSpec
 from peer.planning.plan.cluster_cost import no_cluster
-from peer.planning.plan.model_shape import shape_of
 from peer.schema.architectures import ARCHITECTURES
 from peer.schema.spec import RunSpec
-from peer.training.model.build import build, build_cut, build_meta, next_token_logits
+from peer.training.model.build import build, build_cut, build_meta
 from peer.training.model.expert_balance import balance_coefficient
 from peer.training.model.flat_parameters import FlatParameters, Layer
+from peer.training.model.net import Head
 from peer.training.outer.outer_state import OuterState
 
 TRIED_BLOCKS, TRIED_VOCABULARY, TRIED_TOKENS = 4, 64, 5
@@ -33,22 +33,40 @@ BLOCK_COUNTS = ("num_hidden_layers", "n_layer", "num_layers")
 """The keys of a configuration for the number of blocks."""
 
 
+class MatrixCopy(nn.Module):
+    """The output matrix of a model whose first and last layer are one. The first stage trains it; it is no parameter
+    here, but has a gradient."""
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self.weight: Tensor
+        self.register_buffer("weight", weight.detach())
+        self.bias: Tensor | None = None
+
+
 class StageModel(nn.Module):
-    """The modules of the layers in `held`. The input is tokens or hidden values, the output hidden values or logits."""
+    """The modules of the layers in `held`. The input is tokens or hidden values, the output hidden values; the loss of
+    the last ones takes `head` (`peer.training.model.net.Head`). What is not trained, beside an adapter, belongs to the
+    first stage or to the last."""
 
     def __init__(self, model: nn.Module, held: range, layers: tuple[Layer, ...]) -> None:
         """`model` is a whole model of all `layers`, which is cut in place."""
         super().__init__()
         self.is_first, self.is_last = held.start == 0, held.stop == len(layers)
-        outside = _outside(model, held)
+        plain: Any = model.get_base_model() if hasattr(model, "get_base_model") else model  # type: ignore[operator]
         blocks = [number for number, layer in enumerate(layers) if layer.is_block]
         container: Any = model.get_submodule(layers[blocks[0]].name.rpartition(".")[0])
         kept = [block for number, block in zip(blocks, container, strict=True) if number in held]
-        base: Any = model.base_model
+        base: Any = plain.base_model
+        here, matrix = _trained_in(model, held), plain.get_output_embeddings()
+        self._dtype = matrix.weight.dtype
+        self.is_tied = matrix.weight is plain.get_input_embeddings().weight and matrix.weight.requires_grad
+        is_before = True
         for name, child in list(base.named_children()):
             if child is container:
                 setattr(base, name, nn.ModuleList(kept))
-            elif child in outside:
+                is_before = False
+            elif not self._keeps(child, here, is_before=is_before):
                 setattr(base, name, nn.Identity())
         base.config = copy.copy(base.config)
         for key in BLOCK_COUNTS:
@@ -59,49 +77,85 @@ class StageModel(nn.Module):
             base.config.layer_types = [kind for number, kind in kinds if number in held]
         self.base = base
         # Behind the rest, as in the whole model.
-        self.head: nn.Module | None = model.get_output_embeddings() if self.is_last else None  # type: ignore[operator]
+        self.head: nn.Module | None = matrix if self.is_last else None
+
+    def _keeps(self, child: nn.Module, here: set[int], *, is_before: bool) -> bool:
+        own = list(child.parameters())
+        trained = {id(parameter) for parameter in own if parameter.requires_grad}
+        if trained or not own:
+            return not own or bool(trained & here)
+        return self.is_first if is_before else self.is_last
+
+    def copy_tied(self) -> None:
+        """Make the output matrix of a last stage a copy, if it is the first layer's."""
+        if self.is_tied and self.head is not None and not self.is_first:
+            self.head = MatrixCopy(self.head.weight)  # type: ignore[arg-type]
+
+    @property
+    def tied(self) -> Tensor | None:
+        """The matrix (V, H) that the first stage and the last have in common; None in a stage without it."""
+        if not self.is_tied or self.is_first == self.is_last:
+            return None
+        base: Any = self.base
+        holder: Any = base.get_input_embeddings() if self.head is None else self.head
+        matrix: Tensor = holder.weight
+        return matrix
 
     def forward(self, entering: Tensor, **told: Tensor) -> Tensor:
         """`entering`: tokens (B, T), int64, at the first stage, otherwise hidden values (B, T, H). `told`: see
         `peer.training.model.build.position_inputs`."""
         name = "input_ids" if self.is_first else "inputs_embeds"
+        if not self.is_first:
+            entering = entering.to(self._dtype)
         hidden_BTH: Tensor = self.base(**{name: entering}, use_cache=False, **told).last_hidden_state
-        return hidden_BTH if self.head is None else self.head(hidden_BTH)
+        return hidden_BTH
+
+    @property
+    def config(self) -> Any:
+        """transformers' configuration, of the blocks that are here."""
+        return self.base.config
 
     @property
     def width(self) -> int:
         """H, the width of a hidden value."""
-        config: Any = self.base.config
-        width: int = config.hidden_size
+        width: int = self.config.hidden_size
         return width
 
     @property
     def vocabulary(self) -> int:
-        config: Any = self.base.config
-        size: int = config.vocab_size
+        size: int = self.config.vocab_size
         return size
 
     @property
     def has_dropout(self) -> bool:
         """Whether the model draws dropout masks in training."""
-        config: Any = self.base.config
-        return any("drop" in key and isinstance(value, float) and value > 0 for key, value in config.to_dict().items())
+        said = self.config.to_dict().items()
+        return any("drop" in key and isinstance(value, float) and value > 0 for key, value in said) or any(
+            isinstance(module, nn.Dropout) and module.p > 0 for module in self.modules()
+        )
 
     def get_output_embeddings(self) -> nn.Module | None:
         """The output head, named as in transformers: an optimizer for hidden matrices leaves it out."""
         return self.head
 
 
-def _outside(model: nn.Module, held: range) -> list[nn.Module]:
-    """The modules with parameters that belong to no held layer."""
+class LastStage(nn.Module):
+    """The last stage of a model, and the loss of what leaves it. It has no parameters of its own."""
+
+    def __init__(self, stage: StageModel) -> None:
+        super().__init__()
+        self.stage, self.loss = stage, Head(stage)
+
+    def forward(self, entering: Tensor, labels_BT: Tensor, **told: Tensor) -> Tensor:
+        """In nats, summed over what is predicted. Logits of all tokens never exist at once."""
+        loss: Tensor = self.loss(self.stage(entering, **told), labels_BT)
+        return loss
+
+
+def _trained_in(model: nn.Module, held: range) -> set[int]:
+    """The identities of the trained parameters of these layers."""
     flat = FlatParameters(model)
-    here = {id(parameter) for number in held for parameter in flat.members[number]}
-    found = []
-    for module in model.modules():
-        own = {id(parameter) for parameter in module.parameters()}
-        if own and not own & here:
-            found.append(module)
-    return found
+    return {id(parameter) for number in held for parameter in flat.members[number]}
 
 
 def model_layers(spec: RunSpec) -> tuple[Layer, ...]:
@@ -114,6 +168,7 @@ def build_stage(spec: RunSpec, held: range) -> tuple[StageModel, FlatParameters]
     layers = model_layers(spec)
     stage = build_cut(spec, partial(StageModel, held=held, layers=layers))
     assert isinstance(stage, StageModel)
+    stage.copy_tied()
     return stage, FlatParameters.of_span(stage, layers, held)
 
 
@@ -134,9 +189,10 @@ def initial_layer_digests(spec: RunSpec) -> tuple[bytes, ...]:
 
 def require_cuttable(spec: RunSpec) -> None:
     """Raises BadSpec for a model whose stages would not compute the same as the whole model."""
-    if why := no_cluster(shape_of(spec), spec):
+    if why := no_cluster(spec):
         raise BadSpec(why)
-    tried = replace(spec, model=replace(spec.model, config=_small(spec), tokenizer="bytes"), start=None)
+    model = replace(spec.model, config=_small(spec), tokenizer="bytes")
+    tried = replace(spec, model=model, start=None, adapter=None)
     whole, layers = build(tried), model_layers(tried)
     if balance_coefficient(whole):
         raise BadSpec(
@@ -145,11 +201,11 @@ def require_cuttable(spec: RunSpec) -> None:
         )
     middle = [number for number, layer in enumerate(layers) if layer.is_block][1:]
     cuts = [0, *middle, len(layers)]
-    tokens_BT = torch.arange(TRIED_TOKENS + 1)[None]
+    tokens_BT = torch.arange(TRIED_TOKENS)[None]
     with torch.no_grad():
         try:
             stages = [build_stage(tried, range(first, last))[0].eval() for first, last in pairwise(cuts)]
-            is_equal = torch.equal(_through(stages, tokens_BT[:, :-1]), next_token_logits(whole.eval(), tokens_BT))
+            is_equal = torch.equal(_through(stages, tokens_BT), _last_hidden(whole.eval(), tokens_BT))
         except (RuntimeError, TypeError, AssertionError):  # an architecture that takes no hidden values, in some way
             is_equal = False
         if not is_equal:
@@ -158,9 +214,9 @@ def require_cuttable(spec: RunSpec) -> None:
             )
         whole.train()
         with _DropoutCount() as in_whole:
-            next_token_logits(whole, tokens_BT)
+            _last_hidden(whole, tokens_BT)
         with _DropoutCount() as in_stages:
-            _through([stage.train() for stage in stages], tokens_BT[:, :-1])
+            _through([stage.train() for stage in stages], tokens_BT)
     if in_whole.count != in_stages.count:
         raise BadSpec(
             f"every stage of a {spec.model.architecture} model would apply the embedding's dropout; a "
@@ -186,6 +242,13 @@ def _through(stages: Sequence[StageModel], tokens_BT: Tensor) -> Tensor:
     for stage in stages:
         hidden = stage(hidden)
     return hidden
+
+
+def _last_hidden(whole: nn.Module, tokens_BT: Tensor) -> Tensor:
+    """What a whole model multiplies with its output matrix."""
+    base: Any = whole.base_model
+    last_BTH: Tensor = base(input_ids=tokens_BT, use_cache=False).last_hidden_state
+    return last_BTH
 
 
 class _DropoutCount(TorchFunctionMode):

@@ -20,6 +20,7 @@ from peer.parallel.pipeline.flight_messages import (
     Alive,
     AnyFlight,
     AskNorm,
+    AskRows,
     BadFlight,
     EndStep,
     Finished,
@@ -27,7 +28,10 @@ from peer.parallel.pipeline.flight_messages import (
     Forward,
     Garbage,
     GiveUpStep,
+    GradientRows,
+    MatrixRows,
     NotThere,
+    RowsHere,
     SquareNorm,
     StageFull,
     Stand,
@@ -39,7 +43,7 @@ from peer.parallel.pipeline.flight_messages import (
 from peer.parallel.pipeline.stage import StageDevice, StagePlace
 from peer.schema.ipc import Assignment
 from peer.schema.spec import RunSpec
-from peer.training.data.chat.token_flags import of_predicted, plain_numbers, summed_loss
+from peer.training.data.chat.token_flags import of_predicted, plain_numbers
 from peer.training.outer.copy_stream import upload
 from peer.training.train.inner_loop import InnerStep, MicroBatch, Sequences
 
@@ -180,6 +184,12 @@ class WorkerStage(StageDevice):
                 self._send(lead, SquareNorm(**where, square=self._square_norm()))
             case EndStep() if is_whole:
                 return self._finish(message)
+            case MatrixRows() if self._place.is_last and self._tied is not None:
+                if self._tied.write(message.number, message.values):
+                    self._send(lead, RowsHere(**where, number=message.number))
+            case AskRows() if is_whole and self._place.is_last and self._tied is not None:
+                gradient = self._tied.gradient(message.number)
+                self._send(lead, GradientRows(**where, number=message.number, values=gradient))
             case GiveUpStep():
                 if message.step >= self._step_now:
                     self._forget()
@@ -236,8 +246,7 @@ class WorkerStage(StageDevice):
             return
         if self._place.is_last:
             leaf = entering.requires_grad_()
-            logits_BTV = self._computed(leaf, tokens_BT, flight.number)
-            loss = summed_loss(logits_BTV, tokens_BT) / (flight.whole * flight.columns)
+            loss = self._loss_of(leaf, tokens_BT, flight.number) / (flight.whole * flight.columns)
             torch.autograd.backward(loss)
             self._forwards += 1
             self._answer(flight, loss.item(), leaf)
@@ -300,11 +309,11 @@ class WorkerStage(StageDevice):
         except BadActivations as error:
             self._accuse(flight, self._place.before, str(error))
             return
-        leaving = self._computed(entering, tokens_BT, flight.number)
         if not self._place.is_last:
+            leaving = self._computed(entering, tokens_BT, flight.number)
             self._send(self._place.behind, replace(flight, hidden=self._encoded(leaving)))
             return
-        loss = summed_loss(leaving, tokens_BT).item()
+        loss = self._loss_of(entering, tokens_BT, flight.number).item()
         self._send(self._place.before, FlightBack(**where, number=flight.number, loss=loss, gradient=b""))
 
     def _accuse(self, flight: Forward | FlightBack, sender: str, why: str) -> None:

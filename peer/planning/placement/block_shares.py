@@ -22,6 +22,12 @@ WIRE_BYTES = 1 + 4 / 64
 RECOMPUTED = 4 / 3
 """The operations of a stage, which computes its forward pass twice, divided by those of a device that holds
 everything."""
+FLIGHTS_PER_STAGE = 3
+"""The least number of micro-batches on their way at a time, per stage. If a line needs as long for one as a stage
+does, then each of S stages is working on one, and so is each of S - 1 lines, there and back."""
+FLYING_BYTES = 1_250_000
+"""Additional flights, of this many bytes in total for each stage after the first: what 100 Mbit/s carry in 50 ms
+there and 50 ms back. The lead keeps all of them, and stages between the first and the last keep twice as much."""
 Matrix = NDArray[np.float64]
 
 
@@ -42,16 +48,34 @@ class BlockLayout:
     """The layers of a model, and where it can be cut."""
 
     sizes: tuple[int, ...]
-    """Parameters of each layer."""
+    """Trained parameters of each layer."""
     blocks: tuple[int, ...]
     """The layers that are blocks. Layers before the first belong to it, layers after the last to that one."""
     width: int
     """The width of the residual stream."""
+    beside_bytes: tuple[float, ...] = ()
+    """What else a home holds for each layer; empty: nothing."""
+    multiplied: tuple[float, ...] = ()
+    """The parameters with which a token is multiplied in each layer; empty: all, from the first block on."""
+    tied: int = 0
+    """The parameters of the first layer that the last stage has a copy of."""
 
     @property
     def cuts(self) -> tuple[int, ...]:
         """The layers at which a stage may begin, and the end."""
         return (0, *self.blocks[1:], len(self.sizes))
+
+    @property
+    def held_bytes(self) -> tuple[float, ...]:
+        """What a home needs for each layer."""
+        beside = self.beside_bytes or (0,) * len(self.sizes)
+        return tuple(HELD_BYTES * size + more for size, more in zip(self.sizes, beside, strict=True))
+
+    @property
+    def work(self) -> tuple[float, ...]:
+        """The time of each layer, in some unit. Layers before the first block cost none."""
+        first = self.blocks[0]
+        return self.multiplied or tuple(size * (number >= first) for number, size in enumerate(self.sizes))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,9 +99,8 @@ def deal_blocks(
     """Deal whole blocks to `stages` of the homes, the first of which leads; None if the model does not fit.
 
     The other homes and their order are chosen for the most tokens per second. A home computes its layers in a time
-    proportional to their parameters, while its line carries `width` values per token for each neighbour; the slowest of
-    all decides (DT-FM, arXiv:2206.01288). Layers before the first block cost no time. The result is optimal if all
-    blocks are equal.
+    proportional to what a token is multiplied with in them, while its line carries `width` values per token for each
+    neighbour; the slowest of all decides (DT-FM, arXiv:2206.01288). The result is optimal if all blocks are equal.
     """
     if not 1 <= stages <= min(len(layout.blocks), len(homes)):
         return None
@@ -95,7 +118,7 @@ def deal_blocks(
 def stage_room_bytes(layout: BlockLayout, stages: int) -> float:
     """The least memory with which `stages` homes alike can hold the model, whole blocks each; infinite if it has fewer
     blocks."""
-    ends = _sums(layout.sizes, layout.cuts)[1:]
+    ends = _sums(layout.held_bytes, layout.cuts)[1:]
     if stages > len(ends):
         return math.inf
     held = np.unique(ends[:, None] - np.concatenate([[0.0], ends])[None])
@@ -110,7 +133,7 @@ def stage_room_bytes(layout: BlockLayout, stages: int) -> float:
             before = ends[at - 1] if at else 0.0
         return False
 
-    return HELD_BYTES * float(held[bisect_left(held, True, key=suffices)])
+    return float(held[bisect_left(held, True, key=suffices)])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -124,16 +147,15 @@ class _DealingProblem:
 
     @classmethod
     def of(cls, layout: BlockLayout, homes: Sequence[StageHome], value_bytes: float) -> _DealingProblem:
-        cuts, first = layout.cuts, layout.blocks[0]
-        held_C = _sums(layout.sizes, cuts)
-        work_C = _sums((size * (number >= first) for number, size in enumerate(layout.sizes)), cuts)
+        cuts = layout.cuts
+        held_C, work_C = _sums(layout.held_bytes, cuts), _sums(layout.work, cuts)
         held_CC, work_CC = held_C[None] - held_C[:, None], (work_C[None] - work_C[:, None]) / work_C[-1]
         known = [home.tokens_per_s for home in homes if home.tokens_per_s > 0]
         usual = sum(known) / len(known) if known else 1.0
 
         def alone_s(home: StageHome) -> tuple[Matrix, Matrix]:
             room = home.room_bytes or math.inf
-            fits_CC = (np.arange(len(cuts))[:, None] < np.arange(len(cuts))) & (HELD_BYTES * held_CC <= room)
+            fits_CC = (np.arange(len(cuts))[:, None] < np.arange(len(cuts))) & (held_CC <= room)
             computing_CC = np.where(fits_CC, RECOMPUTED * work_CC / (home.tokens_per_s or usual), np.inf)
             passing_s = layout.width * value_bytes * 8 / (home.upload_bps or math.inf)
             return np.maximum(computing_CC, passing_s), np.maximum(computing_CC, 2 * passing_s)
@@ -202,5 +224,5 @@ class _DealingProblem:
         return tuple(reversed(found)), float(best_C[-1])
 
 
-def _sums(values: Iterable[int], cuts: Sequence[int]) -> Matrix:
+def _sums(values: Iterable[float], cuts: Sequence[int]) -> Matrix:
     return np.array([0, *accumulate(values)], float)[list(cuts)]

@@ -3,10 +3,22 @@ no cluster."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
-from peer.planning.placement.block_shares import BlockLayout, StageHome, deal_blocks, stage_room_bytes
+from peer.planning.placement.block_shares import (
+    FLIGHTS_PER_STAGE,
+    FLYING_BYTES,
+    RECOMPUTED,
+    WIRE_BYTES,
+    BlockLayout,
+    Dealing,
+    StageHome,
+    deal_blocks,
+    stage_room_bytes,
+)
 from peer.planning.placement.stage_workload import StageWorkload
 from peer.planning.plan.model_shape import ModelShape, memory_of, stage_bytes
 from peer.planning.plan.peer_set import HOME_FLOPS
@@ -14,6 +26,14 @@ from peer.schema.settings import MOST_STAGES
 from peer.schema.spec import RunSpec
 
 HALF_BYTES = 2
+MICRO_BYTES = 4
+"""The bytes for a micro-batch per parameter that is not trained: as much as `HELD_BYTES` has for one that is."""
+COPIED_BYTES = 10
+"""The bytes per parameter of a copy that others train: values and gradients, and a quarter more."""
+ONE_WAY_S = 0.02
+"""The assumed time from one home to another."""
+UNCUT = frozenset({"gpt2", "opt"})
+"""Architectures that add positions to what enters, so every stage would."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +45,31 @@ class ClusterForecast:
 
 
 def layout_of(shape: ModelShape) -> BlockLayout:
+    """What the dealing of blocks needs to know of a model. In an adapter's, the first layer and the last hold the
+    frozen matrices that lie outside of the blocks."""
     blocks = tuple(range(shape.before, shape.before + shape.blocks))
-    return BlockLayout(sizes=shape.layers, blocks=blocks, width=shape.width)
+    matrix = shape.vocabulary * shape.width
+    if shape.frozen_bytes:
+        per_block = (shape.frozen_matrix_parameters - matrix) / shape.blocks
+        of_matrix = shape.frozen_bytes * matrix / (shape.frozen_matrix_parameters + matrix * (not shape.is_tied))
+        frozen = (shape.frozen_bytes - of_matrix * (1 if shape.is_tied else 2)) / shape.blocks
+        return BlockLayout(
+            sizes=shape.layers, blocks=blocks, width=shape.width,
+            beside_bytes=_at_ends([frozen + MICRO_BYTES * per_block] * shape.blocks, of_matrix, of_matrix),
+            multiplied=_at_ends([per_block] * shape.blocks, 0, matrix),
+        )  # fmt: skip
+    if not shape.is_tied:
+        return BlockLayout(sizes=shape.layers, blocks=blocks, width=shape.width)
+    work = BlockLayout(sizes=shape.layers, blocks=blocks, width=shape.width).work
+    return BlockLayout(
+        sizes=shape.layers, blocks=blocks, width=shape.width, tied=matrix,
+        beside_bytes=_at_ends([0.0] * len(work), 0, COPIED_BYTES * matrix), multiplied=_at_ends(work, 0, matrix),
+    )  # fmt: skip
+
+
+def _at_ends(values: Sequence[float], first: float, last: float) -> tuple[float, ...]:
+    """The values with so much added to the first and to the last."""
+    return (values[0] + first, *values[1:-1], values[-1] + last) if len(values) > 1 else (values[0] + first + last,)
 
 
 def room_of_stage(shape: ModelShape, spec: RunSpec, stages: int) -> float:
@@ -52,36 +95,75 @@ def smallest_cluster(
 ) -> ClusterForecast | None:
     """The forecast for the smallest cluster of homes alike that can hold the model, with `room_bytes` on the device of
     each; it forms by the dealing of its lead. None if there is none."""
-    if room_bytes <= 0 or no_cluster(shape, spec):
+    if room_bytes <= 0 or no_cluster(spec):
         return None
     homes = fewest_stages(shape, spec, [room_bytes] * shape.blocks, least=2)
     if homes is None:
         return None
     speed = flops / shape.flops_per_token(spec.model.context)
-    found = cluster_of(
-        shape, [StageHome(tokens_per_s=speed, room_bytes=room_bytes, upload_bps=upload_bps)] * homes
-    )  # fmt: skip
+    alike = StageHome(tokens_per_s=speed, room_bytes=room_bytes, upload_bps=upload_bps)
+    found = cluster_of(shape, spec, [alike] * homes)
     assert found is not None, "they were counted so that they have room"
     return found
 
 
-def cluster_of(shape: ModelShape, homes: Sequence[StageHome]) -> ClusterForecast | None:
+def cluster_of(shape: ModelShape, spec: RunSpec, homes: Sequence[StageHome]) -> ClusterForecast | None:
     """The forecast for a cluster of all these homes, the first of which leads; None if the model does not fit."""
-    dealt = deal_blocks(layout_of(shape), homes, len(homes))
-    return None if dealt is None else ClusterForecast(homes=len(homes), tokens_per_s=dealt.tokens_per_s)
+    layout = layout_of(shape)
+    dealt = deal_blocks(layout, homes, len(homes))
+    if dealt is None:
+        return None
+    lead, last = homes[0], homes[dealt.order[-1]]
+    tokens = spec.inner.sequences * spec.inner.accumulation * spec.model.context
+    exchange_s = _passing_s(HALF_BYTES * layout.tied, lead) + _passing_s(WIRE_BYTES * layout.tied, last)
+    if len(homes) == 1:
+        return ClusterForecast(homes=1, tokens_per_s=dealt.tokens_per_s)
+    step_s = flights_s(layout, spec, dealt, homes) + exchange_s
+    return ClusterForecast(homes=len(homes), tokens_per_s=tokens / step_s)
 
 
-def no_cluster(shape: ModelShape, spec: RunSpec) -> str:
+def flights_s(layout: BlockLayout, spec: RunSpec, dealt: Dealing, homes: Sequence[StageHome]) -> float:
+    """The seconds in which all flights of a step go through two stages or more, and back.
+
+    A step is synchronous, so the pipeline fills and drains in each: T = Σ e + Σ c + (B − 1) · slowest (AMP,
+    arXiv:2210.07297), where lines overlap with computing. The slowest is a stage, a line, or what the flights that are
+    under way at a time leave of a round trip.
+    """
+    stages, whole = len(dealt.order), spec.inner.sequences * spec.inner.accumulation
+    sequences = min(spec.inner.sequences, -(-whole // (FLIGHTS_PER_STAGE * stages)))
+    flights, tokens = -(-whole // sequences), sequences * spec.model.context
+    flight_bytes = tokens * layout.width * WIRE_BYTES
+    computing_s = _computing_s(layout, tokens, dealt, homes)
+    to_one_s = [_passing_s(flight_bytes, homes[home]) for home in dealt.order]
+    passing_s = [to_one_s[0], *(2 * each_s for each_s in to_one_s[1:-1]), to_one_s[-1]]
+    around_s = sum(computing_s) + sum(passing_s) + 2 * ONE_WAY_S * (stages - 1)
+    at_once = FLIGHTS_PER_STAGE * stages + (stages - 1) * FLYING_BYTES // flight_bytes
+    return around_s + (flights - 1) * max(*computing_s, *passing_s, around_s / at_once)
+
+
+def _computing_s(
+    layout: BlockLayout, tokens: int, dealt: Dealing, homes: Sequence[StageHome]
+) -> list[float]:  # fmt: skip
+    """The seconds of each stage for a flight of so many tokens. The last one computes its forward pass once."""
+    known = [home.tokens_per_s for home in homes if home.tokens_per_s]
+    usual, bounds = sum(known) / len(known) if known else math.inf, (*dealt.starts, len(layout.sizes))
+    shares = [sum(layout.work[first:end]) / sum(layout.work) for first, end in pairwise(bounds)]
+    alone_s = [
+        tokens * share / (homes[home].tokens_per_s or usual) for home, share in zip(dealt.order, shares, strict=True)
+    ]
+    return [*(RECOMPUTED * each_s for each_s in alone_s[:-1]), alone_s[-1]]
+
+
+def _passing_s(count_bytes: float, home: StageHome) -> float:
+    """The seconds for which the line of a home carries so many bytes."""
+    return 8 * count_bytes / home.upload_bps if home.upload_bps else 0.0
+
+
+def no_cluster(spec: RunSpec) -> str:
     """Why no cluster can train this run, as far as its spec tells; empty if one can."""
-    if spec.adapter is not None:
-        return "a run with [adapter] is trained by whole peers, and by no cluster"
-    after = shape.layers[shape.before + shape.blocks :]
-    if not after or shape.vocabulary * shape.width in after:  # only its size is known, or it has a head of its own
+    if spec.model.architecture not in UNCUT:
         return ""
-    shared = "this model's first and last layer share their weights, which two homes cannot"
-    if spec.start is not None:
-        return f"{shared}; the model from which this run starts is so, and no setting changes it: whole peers train it"
-    return f"{shared}; a run whose spec says model.config.tie_word_embeddings = false can be trained by a cluster"
+    return f"models of the architecture {spec.model.architecture} cannot be cut into stages; whole peers train this run"
 
 
 def work_of(shape: ModelShape, spec: RunSpec, stages: int, fastest_s: float) -> StageWorkload:

@@ -153,12 +153,10 @@ def ways_without_room(
     """The ways to train on a device with `room_bytes` that is too small for the model, the fastest first.
     `main_bytes` of main memory can hold what the device cannot.
 
-    There are none for an adapter: its frozen model must fit on one device.
+    The frozen model of an adapter is in no main memory.
     """
-    if spec.adapter is not None:
-        return ()
     found = []
-    aside = offload_tokens_per_s(shape, spec, room_bytes)
+    aside = None if spec.adapter is not None else offload_tokens_per_s(shape, spec, room_bytes)
     if aside is not None and aside.main_bytes <= main_bytes:
         words = "layers from main memory"
         found.append(WayToTrain(setting=FROM_MAIN_MEMORY, words=words, tokens_per_s=aside.tokens_per_s))

@@ -49,6 +49,8 @@ class ModelShape:
     """The parameters of such matrices in the frozen model of an adapter."""
     frozen_bytes: int = 0
     """The bytes of that frozen model on the device."""
+    is_tied: bool = False
+    """Whether the output matrix is that of the embedding."""
     before: int = 0
     """The number of layers before the first block; all other layers that are not blocks come after the last block."""
 
@@ -94,7 +96,7 @@ def shape_of(spec: RunSpec, parameters: int = 0) -> ModelShape:
         hidden_parameters=trained.blocks * trained.hidden,
         frozen_matrix_parameters=0 if adapter is None else matrices,
         frozen_bytes=0 if adapter is None else model.parameters * BASE_BYTES[adapter.base] + _drawn_bytes(spec),
-        before=len(trained.before),
+        is_tied=model.vocabulary * model.width not in model.after, before=len(trained.before),
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from peer.schema.model_layers import TARGETS
 from peer.schema.spec_fields import AdapterTable
 
+A, B = ".lora_A.", ".lora_B."
+"""What the names of an adapter's parameters contain, by matrix."""
 Draw = Callable[[Tensor, str, float], None]
 """Fills a parameter from a stream of this name with draws of this standard deviation, alike on all processors."""
 
@@ -31,10 +33,21 @@ def attach(model: nn.Module, table: AdapterTable, draw: Draw, seed: int) -> nn.M
         # peft asks for what transformers calls otherwise by now.
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
         adapted: nn.Module = get_peft_model(model, config)
+    set_initial(adapted.named_parameters(), draw, seed)
     for name, parameter in adapted.named_parameters():
-        if ".lora_A." in name:
-            if not parameter.is_meta:
-                # As peft draws it: evenly within 1 over the square root of the inputs.
-                draw(parameter, f"{seed}/{name}", 1 / math.sqrt(3 * parameter.shape[1]))
+        if A in name:
             parameter.requires_grad_(table.trains == "both")
     return adapted
+
+
+def set_initial(named: Iterable[tuple[str, Tensor]], draw: Draw, seed: int) -> None:
+    """Set those of the parameters that are an adapter's to its initial values; they have their names in the whole
+    model. Those without storage stay as they are."""
+    for name, parameter in named:
+        if parameter.is_meta:
+            continue
+        if A in name:
+            # As peft draws it: evenly within 1 over the square root of the inputs.
+            draw(parameter, f"{seed}/{name}", 1 / math.sqrt(3 * parameter.shape[1]))
+        elif B in name:
+            parameter.detach().zero_()

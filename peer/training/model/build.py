@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -40,7 +40,7 @@ def build(spec: RunSpec) -> nn.Module:
         _draw(model, spreads, spec, _names(model))
         return model
     model = _unset(spec)
-    _fill(model, _names(model), spec)
+    _fill(model.parameters(), _names(model), spec)
     return _with_adapter(model, spec)
 
 
@@ -63,14 +63,19 @@ def build_cut(spec: RunSpec, cut: Callable[[nn.Module], nn.Module]) -> nn.Module
 
     with _parameters_on_meta(), no_init_weights():  # what has no storage takes longest to draw
         model: Any = _from_config(build_config(spec))
-    names = _names(model)
-    kept = cut(model)
-    for module in kept.modules():
-        for name, value in module.named_parameters(recurse=False):
-            held = torch.empty(value.shape) if value.is_meta else value.detach()
-            parameter = nn.Parameter(held, value.requires_grad)
-            names[id(parameter)] = names[id(value)]
-            setattr(module, name, parameter)
+        model.tie_weights()  # which transformers leaves out with the draws
+        names = _names(model)
+        whole = _with_adapter(model, spec)
+    names = _names(whole) | names  # without what an adapter puts in front of the model's own
+    kept = cut(whole)
+    here = [(module, *named) for module in kept.modules() for named in module.named_parameters(recurse=False)]
+    held: dict[int, nn.Parameter] = {}  # tied ones once
+    for module, name, value in here:
+        if id(value) not in held:
+            room = torch.empty(value.shape, dtype=value.dtype) if value.is_meta else value.detach()
+            held[id(value)] = nn.Parameter(room, value.requires_grad)
+            names[id(held[id(value)])] = names[id(value)]
+        setattr(module, name, held[id(value)])
     with torch.random.fork_rng(devices=[]), torch.no_grad(), _noted_spreads() as spreads:
         torch.manual_seed(0)
         innermost_first = reversed(list(kept.modules()))  # as transformers: a module may set what its parts have
@@ -78,14 +83,19 @@ def build_cut(spec: RunSpec, cut: Callable[[nn.Module], nn.Module]) -> nn.Module
             model._init_weights(module)
     if spec.start is None:
         _draw(kept, spreads, spec, names)
-    else:
-        _fill(kept, names, spec)
+        return kept
+    named = [(names[id(parameter)], parameter) for parameter in kept.parameters()]
+    _fill([parameter for name, parameter in named if ".lora_" not in name], names, spec)
+    if spec.adapter is not None:
+        from peer.training.model.adapter import set_initial
+
+        set_initial(named, _draw_uniform, spec.run.seed)
     return kept
 
 
 @torch.no_grad()
-def _fill(model: nn.Module, names: Mapping[int, str], spec: RunSpec) -> None:
-    """Fill in the pretrained parameters; `names` are those in the whole model."""
+def _fill(parameters: Iterable[nn.Parameter], names: Mapping[int, str], spec: RunSpec) -> None:
+    """Fill in pretrained values; `names` are those in the whole model, without its adapter."""
     assert spec.start is not None
     flat, layers = FlatParameters(meta := build_base_meta(spec)), start_blob.read_layers(spec.start.digest)
     if [layer.size for layer in flat.layers] != [len(layer) for layer in layers]:
@@ -95,7 +105,7 @@ def _fill(model: nn.Module, names: Mapping[int, str], spec: RunSpec) -> None:
     for number, members in enumerate(flat.members):
         for where, parameter in zip(flat.layer_slices(number), members, strict=True):
             places[of_meta[id(parameter)]] = number, where
-    for parameter in model.parameters():
+    for parameter in parameters:
         number, where = places[names[id(parameter)]]
         parameter.view(-1).copy_(torch.from_numpy(layers[number][where].astype(np.float32)))
 

@@ -14,10 +14,12 @@ from peer.consensus.delegates.worker_messages import is_order
 from peer.consensus.protocol.block import ContributionHeader
 from peer.consensus.protocol.messages import MeanData, ObjectData, PartData, decode
 from peer.consensus.rounds.interface import DelegateHolds
+from peer.schema.events import AlertRaised, RoundStalled
 from peer.testing.memory_cluster import LogicalLead, spans
 from peer.testing.memory_swarm import World
 from tests.model_swarm import RESTART_S, run_schedule
 from tests.plans import run_one, summary
+from tui.text.event_text import stall_brief
 
 FIRST = 3_000_000
 SCHEDULES = 12
@@ -157,3 +159,29 @@ def test_naming_anothers_worker_keeps_nobody_out() -> None:
 def test_layers_are_cut_without_a_rest() -> None:
     assert spans(4, 3) == [range(0, 1), range(1, 2), range(2, 4)]
     assert [layer for span in spans(4, 4) for layer in span] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_other_of_two_goes_on_where_a_cluster_has_lost_a_home(seed: int) -> None:
+    """Its lead is heard, and answers every ballot, but does not know its bits and so votes for nothing. The screen says
+    so. After `restart_s` without its vote, and as long again, the organiser lets the other go on; the cluster comes
+    back when it is whole again."""
+    world = World(seed, 2, clusters={0: 1}, parts=4, restart_s=60.0)
+    world.scheduler.run_until(30.0)
+    lead, whole, worker = world.peers[0], world.peers[1], world.homes_of("p0")[1]
+    worker.crash()
+    world.scheduler.run_until(150.0)
+    stalled = [event for event in whole.reports if isinstance(event, RoundStalled)]
+    assert "2 of 2 voters are heard; not voting: p0" in stalled[-1].why
+    assert stall_brief(stalled[-1], "").startswith("p0 not voting: round ")
+    world.scheduler.run_until(280.0)
+    said = [event.text for event in whole.reports if isinstance(event, AlertRaised) and event.code == "STUCK"]
+    assert len(said) == 1
+    assert "waits for p0; the organiser's node is asked" in said[0]
+    assert whole.driver.state.electorate == ("p1",)
+    assert whole.disk.head.round > lead.disk.head.round + 5
+    worker.boot()
+    world.scheduler.run_until(480.0)
+    world.check()
+    assert not world.apart()
+    assert set(whole.driver.state.electorate) == {"p0", "p1"}

@@ -13,15 +13,15 @@ import pytest
 from peer.parallel.cluster import assembly
 from peer.parallel.cluster.assembly import assemble, dealt_again, with_spares
 from peer.parallel.cluster.home_suspicion import HomeSuspicion
+from peer.planning.placement.block_shares import BlockLayout
 from peer.schema.ipc import Assignment, AssignStages, HomeOffer, HomesOffered, StageHolder
 from peer.schema.settings import PeerSettings
-from peer.training.model.flat_parameters import Layer
 from tests.peer.parallel.pipeline.stages import small_spec
 
 BEFORE = Assignment(1, (StageHolder("lead", 0, 1), StageHolder("a", 2, 3), StageHolder("b", 4, 6)), (), "int8")
 
 
-LAYERS = [Layer(name=name, start=0, size=100) for name in ("embed", "h.0", "h.1", "h.2", "h.3", "h.4", "head")]
+LAYOUT = BlockLayout(sizes=(100,) * 7, blocks=(1, 2, 3, 4, 5), width=64)
 LEAD = HomeOffer("lead", "Lead", 0.0, 0.0, 0.0)
 
 
@@ -42,7 +42,7 @@ def spares(assignment: Assignment) -> dict[str, tuple[int, int]]:
 
 
 def test_whoever_held_a_stage_holds_it_again() -> None:
-    again = dealt_again(BEFORE, LAYERS, named("b", "c", "a"), 2)
+    again = dealt_again(BEFORE, LAYOUT, named("b", "c", "a"), 2)
     assert held(again) == held(BEFORE)
     assert again.epoch == 2
     assert spares(again) == {"c": (2, 3)}
@@ -58,21 +58,21 @@ def test_spares_share_the_stages_out() -> None:
 def test_a_spare_with_the_layers_of_a_lost_home_takes_its_place() -> None:
     """Not one with others, although it comes first."""
     before = with_spares(BEFORE, named("c", "d"))
-    again = dealt_again(before, LAYERS, named("a", "c", "d"), 2)
+    again = dealt_again(before, LAYOUT, named("a", "c", "d"), 2)
     assert held(again) == {"lead": (0, 1), "a": (2, 3), "d": (4, 6)}
     assert spares(again) == {"c": (2, 3)}
 
 
 def test_where_no_spare_has_them_a_newcomer_loads_them_or_another_spare() -> None:
-    assert held(dealt_again(BEFORE, LAYERS, named("a", "new"), 2)) == {"lead": (0, 1), "a": (2, 3), "new": (4, 6)}
+    assert held(dealt_again(BEFORE, LAYOUT, named("a", "new"), 2)) == {"lead": (0, 1), "a": (2, 3), "new": (4, 6)}
     before = with_spares(BEFORE, named("c"))
-    assert held(dealt_again(before, LAYERS, named("a", "c"), 2)) == {"lead": (0, 1), "a": (2, 3), "c": (4, 6)}
+    assert held(dealt_again(before, LAYOUT, named("a", "c"), 2)) == {"lead": (0, 1), "a": (2, 3), "c": (4, 6)}
 
 
 def test_the_fastest_that_has_room_takes_the_place_of_a_lost_home() -> None:
     """In 10^9 bytes: two blocks and the head are 6,000 bytes."""
     homes = [LEAD, home("a", 5.0), home("slow", 10.0), home("small", 30.0, 1e-6), home("fast", 20.0)]
-    assert held(dealt_again(BEFORE, LAYERS, homes, 2)) == {"lead": (0, 1), "a": (2, 3), "fast": (4, 6)}
+    assert held(dealt_again(BEFORE, LAYOUT, homes, 2)) == {"lead": (0, 1), "a": (2, 3), "fast": (4, 6)}
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_the_fastest_that_has_room_takes_the_place_of_a_lost_home() -> None:
 def test_a_much_faster_spare_takes_the_place_of_the_slowest(a: float, b: float, c: float, holds: str) -> None:
     """With the layers that it has kept; the other one keeps them from now on."""
     before = msgspec.structs.replace(BEFORE, spares=(StageHolder("c", 4, 6),))
-    again = dealt_again(before, LAYERS, [LEAD, home("a", a), home("b", b), home("c", c)], 2)
+    again = dealt_again(before, LAYOUT, [LEAD, home("a", a), home("b", b), home("c", c)], 2)
     (spare,) = {"b", "c"} - {holds}
     assert held(again) == {"lead": (0, 1), "a": (2, 3), holds: (4, 6)}
     assert spares(again) == {spare: (4, 6)}
@@ -97,7 +97,7 @@ def test_a_much_faster_spare_takes_the_place_of_the_slowest(a: float, b: float, 
 def test_no_spare_is_of_use_where_the_lead_is_slowest() -> None:
     before = msgspec.structs.replace(BEFORE, spares=(StageHolder("c", 4, 6),))
     homes = [HomeOffer("lead", "", 0.0, 1.0, 0.0), home("a", 10.0), home("b", 10.0), home("c", 30.0)]
-    assert "b" in held(dealt_again(before, LAYERS, homes, 2))
+    assert "b" in held(dealt_again(before, LAYOUT, homes, 2))
 
 
 def test_a_spare_goes_where_it_gains_most() -> None:

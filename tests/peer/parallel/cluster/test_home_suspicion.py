@@ -15,6 +15,8 @@ from peer.parallel.cluster.home import ClusterHome
 from peer.parallel.cluster.home_suspicion import HomeSuspicion
 from peer.parallel.pipeline.home_group import GarbageHome, HomeGone, LeadHomes, SilentHome
 from peer.parallel.pipeline.stage_model import model_layers
+from peer.planning.plan.cluster_cost import layout_of
+from peer.planning.plan.model_shape import shape_of
 from peer.schema.ipc import Assignment, HomeLost, HomeOffer, HomesOffered, StageHolder
 from peer.schema.settings import PeerSettings
 from tests.peer.parallel.pipeline.stages import MemoryFlow, small_spec
@@ -81,7 +83,7 @@ def test_people_read_what_follows() -> None:
 
 def test_a_liar_is_no_spare_and_a_lost_spare_ends_no_life(tmp_path: Path) -> None:
     doubts = noted(GarbageHome("liar", "returned zeros"))
-    assignment = dealt_again(BEFORE, model_layers(small_spec()), offers("lead", "spare"), 2)
+    assignment = dealt_again(BEFORE, layout_of(shape_of(small_spec())), offers("lead", "spare"), 2)
     flow = MemoryFlow(("lead", "spare", "liar"))
     home = ClusterHome(assignment, "lead", flow.port("lead"), tmp_path, lambda: None, doubts=doubts)
     try:

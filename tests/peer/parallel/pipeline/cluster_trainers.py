@@ -15,7 +15,8 @@ from peer.consensus.protocol.head import next_anchor
 from peer.node.store.contributions import Contribution
 from peer.parallel.cluster.home import ClusterHome
 from peer.parallel.pipeline.span_choice import Wire, choose_spans
-from peer.parallel.pipeline.stage_model import model_layers
+from peer.planning.plan.cluster_cost import layout_of
+from peer.planning.plan.model_shape import shape_of
 from peer.schema.spec import RunSpec
 from peer.training.train.inner_loop import InnerStep
 from peer.training.train.trainer import LocalTrainer
@@ -45,7 +46,7 @@ class ClusterTrainers:
         self.me, self.spec = me, spec
         self.flow = MemoryFlow(names)
         folder.mkdir(exist_ok=True)
-        self.assignment = choose_spans(model_layers(spec), 64, unknown(names), homes, 1, wire)
+        self.assignment = choose_spans(layout_of(shape_of(spec)), unknown(names), homes, 1, wire)
         self.asked = {name: threading.Event() for name in names}
         self.homes = [
             ClusterHome(self.assignment, name, self.flow.port(name), folder / name, self.asked[name].set)

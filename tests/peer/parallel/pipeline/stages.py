@@ -13,8 +13,9 @@ import torch
 from peer.parallel.pipeline.lead_stage import LeadStage
 from peer.parallel.pipeline.span_choice import Wire, choose_spans
 from peer.parallel.pipeline.stage import StagePlace
-from peer.parallel.pipeline.stage_model import model_layers
 from peer.parallel.pipeline.worker_stage import WorkerStage
+from peer.planning.plan.cluster_cost import layout_of
+from peer.planning.plan.model_shape import shape_of
 from peer.schema.ipc import Assignment, HomeOffer
 from peer.schema.spec import RunSpec, from_mapping
 from peer.training.data.open_source import open_source
@@ -98,7 +99,7 @@ class Cluster:
     ) -> None:  # fmt: skip
         names = HOMES[:homes]
         self.spec, self.flow = spec, flow or MemoryFlow(names)
-        self.assignment: Assignment = choose_spans(model_layers(spec), 64, unknown(names), homes, 1, wire)
+        self.assignment: Assignment = choose_spans(layout_of(shape_of(spec)), unknown(names), homes, 1, wire)
         self.batches = ShardSampler(open_source(spec, spec.data.path), spec, "lead", ("lead",), {})
         self.smaller: list[int] = []
         self.lead = LeadStage(

@@ -23,10 +23,11 @@ CPU = torch.device("cpu")
 FIRST = digest("anchor", 0)
 
 
-@pytest.mark.parametrize("homes", [2, 3])
-def test_rounds_beside_a_whole_model_peer(homes: int, tmp_path: Path) -> None:
-    """Equal bits after every round; each home writes its layers alone, and the leaves are those of all."""
-    spec = small_spec(accumulation=1)
+@pytest.mark.parametrize(("homes", "tied"), [(2, False), (3, False), (2, True)])
+def test_rounds_beside_a_whole_model_peer(homes: int, tied: bool, tmp_path: Path) -> None:
+    """Equal bits after every round; each home writes its layers alone, and the leaves are those of all: of a matrix
+    that two homes hold once."""
+    spec = small_spec(accumulation=1, config={"tie_word_embeddings": tied})
     with ClusterTrainers(spec, homes, tmp_path) as cluster:
         whole = LocalTrainer(spec, "whole", tmp_path / "whole", CPU)
         anchor, before = FIRST, None
@@ -53,9 +54,10 @@ def test_rounds_beside_a_whole_model_peer(homes: int, tmp_path: Path) -> None:
             assert torch.equal(cluster.theta(), torch.cat(whole.anchor.theta))
 
 
-def test_a_cluster_learns_what_one_device_does(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_cluster_learns_what_one_device_does(tied: bool, tmp_path: Path) -> None:
     """Three rounds alone, on the same data, with a codec that rounds nothing: the loss is the same to 1e-5."""
-    spec = small_spec(accumulation=1)
+    spec = small_spec(accumulation=1, config={"tie_word_embeddings": tied})
     spec = replace(spec, codec=replace(spec.codec, wire="float32"))
     with ClusterTrainers(spec, 2, tmp_path, me="peer") as cluster:
         whole = LocalTrainer(spec, "peer", tmp_path / "whole", CPU)
@@ -73,9 +75,10 @@ def test_a_cluster_learns_what_one_device_does(tmp_path: Path) -> None:
         torch.testing.assert_close(cluster.theta(), torch.cat(whole.anchor.theta), rtol=1e-4, atol=1e-5)
 
 
-def test_homes_go_on_from_their_checkpoints_to_the_bit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tied", [False, True])
+def test_homes_go_on_from_their_checkpoints_to_the_bit(tied: bool, tmp_path: Path) -> None:
     """Each has its own layers in it, with θ and m: neither a chain from the beginning nor a snapshot is needed."""
-    spec = small_spec(accumulation=1)
+    spec = small_spec(accumulation=1, config={"tie_word_embeddings": tied})
     with ClusterTrainers(spec, 2, tmp_path / "first") as cluster:
         cluster.stand_at(FIRST)
         cluster.begin_round(("lead",))

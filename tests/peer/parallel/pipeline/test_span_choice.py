@@ -10,7 +10,7 @@ import pytest
 
 from dht.errors import BadInput
 from peer.parallel.pipeline.span_choice import VALUE_BYTES, choose_spans, has_room, require_blocks
-from peer.planning.placement.block_shares import HELD_BYTES, RECOMPUTED
+from peer.planning.placement.block_shares import HELD_BYTES, RECOMPUTED, BlockLayout
 from peer.schema.ipc import Assignment, HomeOffer
 from peer.training.model.flat_parameters import Layer
 
@@ -20,6 +20,11 @@ BLOCK, EMBEDDING, HEAD, WIDTH = 1000, 5000, 3000, 64
 def layers_of(blocks: int) -> list[Layer]:
     names = [("embed", EMBEDDING), *((f"h.{at}", BLOCK) for at in range(blocks)), ("norm", 10), ("head", HEAD)]
     return [Layer(name=name, start=0, size=size) for name, size in names]
+
+
+def layout(layers: Sequence[Layer]) -> BlockLayout:
+    blocks = tuple(number for number, layer in enumerate(layers) if layer.is_block)
+    return BlockLayout(sizes=tuple(layer.size for layer in layers), blocks=blocks, width=WIDTH)
 
 
 def offer(name: str, speed: float = 100.0, memory_gb: float = 0.0, upload_mbps: float = 0.0) -> HomeOffer:
@@ -40,7 +45,7 @@ def bottleneck_s(layers: Sequence[Layer], dealt: Sequence[tuple[HomeOffer, int, 
     slowest = 0.0
     for place, (home, first, last) in enumerate(dealt):
         held = layers[first : last + 1]
-        if not has_room(home, held):
+        if not has_room(home, layout(layers), range(first, last + 1)):
             return float("inf")
         share = sum(layer.size for layer in held if layer.name != "embed") / whole
         sent_mbit = (1 if place in (0, len(dealt) - 1) else 2) * WIDTH * VALUE_BYTES["int8"] * 8 / 1e6
@@ -77,9 +82,9 @@ def test_no_other_way_is_faster(seed: int) -> None:
     least = min(all_ways(layers, homes, 3))
     if least == float("inf"):
         with pytest.raises(BadInput, match="no room"):
-            choose_spans(layers, WIDTH, homes, 3, 1, "int8")
+            choose_spans(layout(layers), homes, 3, 1, "int8")
         return
-    found = choose_spans(layers, WIDTH, homes, 3, 1, "int8")
+    found = choose_spans(layout(layers), homes, 3, 1, "int8")
     dealt = [(by_name[peer], first, last) for peer, first, last in spans(found)]
     assert found.stages[0].layers.start == 0
     assert found.lead == "h0"
@@ -93,40 +98,40 @@ def test_among_many_homes_neither(seed: int) -> None:
     """Eight for five stages, which is 840 orders."""
     layers, homes = layers_of(6), [offer("lead", 200.0, room(8000)), *drawn(seed, 8)[1:]]
     by_name = {home.peer: home for home in homes}
-    found = choose_spans(layers, WIDTH, homes, 5, 1, "int8")
+    found = choose_spans(layout(layers), homes, 5, 1, "int8")
     dealt = [(by_name[peer], first, last) for peer, first, last in spans(found)]
     assert bottleneck_s(layers, dealt) == pytest.approx(min(all_ways(layers, homes, 5)), rel=1e-9)
 
 
 def test_layers_are_dealt_by_speed() -> None:
     """The lead is three times as fast; head and norm are as much work as three blocks."""
-    found = choose_spans(layers_of(9), WIDTH, [offer("lead", 300.0), offer("b", 100.0)], 2, 1, "int8")
+    found = choose_spans(layout(layers_of(9)), [offer("lead", 300.0), offer("b", 100.0)], 2, 1, "int8")
     assert spans(found) == [("lead", 0, 8), ("b", 9, 11)]
 
 
 def test_a_home_of_unknown_speed_counts_as_the_others_do() -> None:
-    known = choose_spans(layers_of(9), WIDTH, [offer("lead"), offer("b")], 2, 1, "int8")
-    assert spans(choose_spans(layers_of(9), WIDTH, [offer("lead", 0.0), offer("b")], 2, 1, "int8")) == spans(known)
-    assert spans(choose_spans(layers_of(9), WIDTH, [offer("lead", 0), offer("b", 0)], 2, 1, "int8")) == spans(known)
+    known = choose_spans(layout(layers_of(9)), [offer("lead"), offer("b")], 2, 1, "int8")
+    assert spans(choose_spans(layout(layers_of(9)), [offer("lead", 0.0), offer("b")], 2, 1, "int8")) == spans(known)
+    assert spans(choose_spans(layout(layers_of(9)), [offer("lead", 0), offer("b", 0)], 2, 1, "int8")) == spans(known)
 
 
 def test_memory_bounds_what_a_fast_home_gets() -> None:
     small = offer("b", 1000.0, room(2 * BLOCK + HEAD + 10))
-    found = choose_spans(layers_of(9), WIDTH, [offer("lead", 10.0), small], 2, 1, "int8")
+    found = choose_spans(layout(layers_of(9)), [offer("lead", 10.0), small], 2, 1, "int8")
     assert spans(found) == [("lead", 0, 7), ("b", 8, 11)]
 
 
 def test_the_slowest_line_is_at_the_end_where_it_carries_half() -> None:
     homes = [offer("lead"), offer("slow", upload_mbps=0.01), offer("b", upload_mbps=1.0), offer("c", upload_mbps=1.0)]
-    assert choose_spans(layers_of(8), WIDTH, homes, 4, 1, "int8").stages[-1].peer == "slow"
+    assert choose_spans(layout(layers_of(8)), homes, 4, 1, "int8").stages[-1].peer == "slow"
 
 
 def test_the_least_useful_home_is_left_over() -> None:
     homes = [offer("lead"), offer("slow", 5.0), offer("b"), offer("c")]
-    found = choose_spans(layers_of(8), WIDTH, homes, 3, 1, "int8")
+    found = choose_spans(layout(layers_of(8)), homes, 3, 1, "int8")
     assert {holder.peer for holder in found.stages} == {"lead", "b", "c"}
 
 
 def test_more_stages_than_blocks_are_refused() -> None:
     with pytest.raises(BadInput, match="2 blocks cannot be trained by 3 homes"):
-        require_blocks(layers_of(2), 3)
+        require_blocks(layout(layers_of(2)), 3)

@@ -18,8 +18,10 @@ from peer.parallel.pipeline.stage_model import (
 )
 from peer.schema.architectures import ARCHITECTURES
 from peer.schema.spec import RunSpec, from_mapping
-from peer.training.model.build import build, next_token_logits
+from peer.training.data.chat import token_flags
+from peer.training.model.build import build
 from peer.training.model.flat_parameters import FlatParameters
+from peer.training.model.net import Batch, Head, Net
 from peer.training.outer.layer_tensors import LayerTensors
 from peer.training.outer.outer_state import OuterState
 from peer.training.train.round_vectors import Place, RoundVectors, VectorSlots
@@ -48,9 +50,10 @@ def spec_of(architecture: str, **config: Any) -> RunSpec:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("architecture", [name for name in ARCHITECTURES if name not in UNCUTTABLE])
-def test_every_span_has_the_bits_of_the_whole_model(architecture: str) -> None:
-    spec = spec_of(architecture, num_hidden_layers=2)
+def test_every_span_has_the_bits_of_the_whole_model(architecture: str, tied: bool) -> None:
+    spec = spec_of(architecture, num_hidden_layers=2, tie_word_embeddings=tied)
     require_cuttable(spec)
     whole = FlatParameters(build(spec))
     values, digests = whole.by_layer(), OuterState.initial(whole.by_layer()).layer_digests()
@@ -60,6 +63,9 @@ def test_every_span_has_the_bits_of_the_whole_model(architecture: str) -> None:
         _, flat = build_stage(spec, held)
         assert flat.layers == whole.layers[first:end]
         assert all(map(torch.equal, flat.by_layer(), values[first:end]))
+    last, matrix = build_stage(spec, range(2, len(values)))[0], build(spec).get_output_embeddings()
+    assert last.is_tied is tied
+    assert torch.equal(last.head.weight, matrix.weight)
     assert initial_span(spec, range(1, 3)).layer_digests() == digests[1:3]
     assert initial_layer_digests(spec) == digests
 
@@ -68,11 +74,6 @@ def test_every_span_has_the_bits_of_the_whole_model(architecture: str) -> None:
 def test_what_cannot_be_cut_is_refused(architecture: str) -> None:
     with pytest.raises(BadSpec, match=f"{architecture}.*cannot be cut"):
         require_cuttable(spec_of(architecture))
-
-
-def test_tied_embeddings_are_refused_with_the_way_out() -> None:
-    with pytest.raises(BadSpec, match=r"model\.config\.tie_word_embeddings = false"):
-        require_cuttable(spec_of("llama", tie_word_embeddings=True))
 
 
 def test_routers_that_are_balanced_over_all_blocks_are_refused_with_the_way_out() -> None:
@@ -86,7 +87,6 @@ def test_routers_that_are_balanced_over_all_blocks_are_refused_with_the_way_out(
     ("architecture", "config"),
     [
         ("granite", {"embedding_multiplier": 12.0}),
-        ("granite", {"logits_scaling": 8.0}),
         ("starcoder2", {"embedding_dropout": 0.1}),
         ("gpt_neox", {"hidden_dropout": 0.1}),
     ],
@@ -108,7 +108,7 @@ def test_what_every_stage_would_do_again_is_refused(architecture: str, config: d
         ("exaone4", {"sliding_window": 4, "num_hidden_layers": 5}),
         ("exaone4", {"sliding_window": 0, "num_hidden_layers": 5}),
         ("apertus", {}),
-        ("granite", {"residual_multiplier": 0.3, "attention_multiplier": 0.1}),
+        ("granite", {"residual_multiplier": 0.3, "attention_multiplier": 0.1, "logits_scaling": 8.0}),
     ],
 )
 def test_blocks_that_differ_compute_in_a_stage_what_they_do_in_the_whole(
@@ -122,8 +122,10 @@ def test_blocks_that_differ_compute_in_a_stage_what_they_do_in_the_whole(
     hidden = tokens_BT[:, :-1]
     with torch.no_grad():
         for held in (range(2), range(2, 3), range(3, count)):
-            hidden = build_stage(spec, held)[0].eval()(hidden)
-        assert torch.equal(hidden, next_token_logits(whole, tokens_BT))
+            last = build_stage(spec, held)[0].eval()
+            hidden = last(hidden)
+        labels_BT = token_flags.labels(tokens_BT)
+        assert torch.equal(Head(last)(hidden, labels_BT), Net(whole)(Batch.of(tokens_BT))[0])
 
 
 def test_dropout_inside_blocks_can_be_cut() -> None:

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 
 from dht.errors import BadInput
 from peer.parallel.pipeline.span_choice import choose_spans
-from peer.planning.placement.block_shares import HELD_BYTES, StageHome
+from peer.planning.placement.block_shares import HELD_BYTES, StageHome, deal_blocks
 from peer.planning.plan.cluster_cost import (
+    COPIED_BYTES,
+    MICRO_BYTES,
+    ONE_WAY_S,
     cluster_of,
     fewest_stages,
+    flights_s,
+    layout_of,
     no_cluster,
     room_of_stage,
     smallest_cluster,
 )
 from peer.planning.plan.home_cost import ways_without_room
-from peer.planning.plan.model_shape import ModelShape, memory_of, shape_of
+from peer.planning.plan.model_shape import memory_of, shape_of
 from peer.schema.ipc import HomeOffer
 from peer.schema.settings import MOST_STAGES, PeerSettings
 from peer.schema.spec import RunSpec, load
-from peer.training.model.flat_parameters import Layer
+from tests.pipeline_step import PlayedStep
 
 SIZES = {
     "1 B": (2048, 5632, 22, 32, 4, 32000), "3 B": (3072, 8192, 28, 24, 8, 128256),
@@ -36,21 +42,13 @@ KEYS = (
 )  # fmt: skip
 SITUATIONS = [(size, room_gb) for size in SIZES for room_gb in (2, 6, 8, 16, 24)]
 LINE_BPS = 100e6
+UNTIED = {"tie_word_embeddings": False}
 
 
 def run_of(size: str) -> RunSpec:
     run = load("llama-1b")
     config = {**run.model.config, **dict(zip(KEYS, SIZES[size], strict=True))}
     return replace(run, model=replace(run.model, config=config))
-
-
-def layers_of(shape: ModelShape) -> list[Layer]:
-    """As the lead of a cluster sees them."""
-    blocks = range(shape.before, shape.before + shape.blocks)
-    return [
-        Layer(name=f"h.{at}" if at in blocks else f"beside-{at}", start=0, size=size)
-        for at, size in enumerate(shape.layers)
-    ]
 
 
 def offers(homes: int, room_gb: float) -> list[HomeOffer]:
@@ -63,22 +61,22 @@ def test_what_is_advised_forms(size: str, room_gb: int) -> None:
     what it holds, and one home fewer would not do."""
     run = run_of(size)
     shape = shape_of(run, LARGEST if size == "70 B" else 0)
-    layers, most = layers_of(shape), min(MOST_STAGES, shape.blocks)
+    most = min(MOST_STAGES, shape.blocks)
     advised = smallest_cluster(shape, run, room_gb * 1e9, LINE_BPS)
     if advised is None:
         assert room_of_stage(shape, run, most) > room_gb * 1e9
         with pytest.raises(BadInput, match="have no room"):
-            choose_spans(layers, shape.width, offers(most, room_gb), most, 1, "int8")
+            choose_spans(layout_of(shape), offers(most, room_gb), most, 1, "int8")
         return
-    stages = choose_spans(layers, shape.width, offers(advised.homes, room_gb), advised.homes, 1, "int8").stages
+    stages = choose_spans(layout_of(shape), offers(advised.homes, room_gb), advised.homes, 1, "int8").stages
     assert advised.homes == PeerSettings(stages=advised.homes).stages, "and its lead may set it"
     held = [at for stage in stages for at in range(stage.first, stage.last + 1)]
-    assert held == list(range(len(layers)))
+    assert held == list(range(len(shape.layers)))
     for stage in stages:
         assert HELD_BYTES * sum(shape.layers[stage.first : stage.last + 1]) <= room_gb * 1e9
     if advised.homes > 2:
         with pytest.raises(BadInput, match="have no room"):
-            choose_spans(layers, shape.width, offers(advised.homes - 1, room_gb), advised.homes - 1, 1, "int8")
+            choose_spans(layout_of(shape), offers(advised.homes - 1, room_gb), advised.homes - 1, 1, "int8")
 
 
 def test_an_8_b_model_on_cards_of_24_gb_takes_eight_homes() -> None:
@@ -106,17 +104,46 @@ def test_a_cluster_is_as_fast_as_its_slowest_stage_or_its_line() -> None:
     line = 20e6 / 8 / (shape.width * (1 + 4 / 64))
     slow = smallest_cluster(shape, run, two, 20e6)
     assert slow is not None
-    assert (slow.homes, slow.tokens_per_s) == (2, pytest.approx(line))
+    assert (slow.homes, slow.tokens_per_s) == (2, pytest.approx(line, rel=0.05))
     middle = smallest_cluster(shape, run, three, 20e6)
     assert middle is not None
-    assert (middle.homes, middle.tokens_per_s) == (3, pytest.approx(line / 2))
+    assert (middle.homes, middle.tokens_per_s) == (3, pytest.approx(line / 2, rel=0.05))
     fast, faster = (smallest_cluster(shape, run, room, 1e12) for room in (two, three))
     assert fast is not None
     assert faster is not None
     alone = 20e12 / shape.flops_per_token(run.model.context)
-    assert 0.9 * 2 < fast.tokens_per_s / (alone * 3 / 4) <= 2
+    assert 0.9 * 2 < fast.tokens_per_s / (alone * 3 / 4) <= 2 * 7 / 6, "the last of two computes its forward pass once"
     assert 0.8 * 3 < faster.tokens_per_s / (alone * 3 / 4) <= 3
     assert smallest_cluster(shape, run, two / (2 * shape.blocks), 1e12) is None
+
+
+@pytest.mark.parametrize("upload_mbps", [0, 20, 100, 1000])
+@pytest.mark.parametrize("homes", [2, 3, 4, 8])
+@pytest.mark.parametrize("size", ["1 B", "3 B", "8 B", "14 B"])
+def test_the_tokens_per_second_that_are_said_are_reached_in_virtual_time(
+    size: str, homes: int, upload_mbps: int
+) -> None:
+    """To 15 %: flights fill the stages and drain in each step, and lines carry them meanwhile."""
+    run = run_of(size)
+    shape = shape_of(run)
+    layout, speed = layout_of(shape), 20e12 / shape.flops_per_token(run.model.context)
+    alike = [StageHome(tokens_per_s=speed, upload_bps=upload_mbps * 1e6)] * homes
+    dealt, said = deal_blocks(layout, alike, homes), cluster_of(shape, run, alike)
+    assert dealt is not None
+    assert said is not None
+    whole = run.inner.sequences * run.inner.accumulation
+    sequences = min(run.inner.sequences, -(-whole // (3 * homes)))
+    tokens = sequences * run.model.context
+    flight_bytes = tokens * shape.width * (1 + 4 / 64)
+    ends = (*dealt.starts[1:], len(shape.layers))
+    shares = [sum(layout.work[at:end]) / sum(layout.work) for at, end in zip(dealt.starts, ends, strict=True)]
+    played = PlayedStep(
+        [tokens * share / speed / 3 for share in shares],
+        [8 * flight_bytes / (upload_mbps * 1e6 or math.inf)] * homes, one_way_s=ONE_WAY_S,
+        flights=-(-whole // sequences), at_once=int(3 * homes + (homes - 1) * 1_250_000 // flight_bytes),
+    )  # fmt: skip
+    reached = whole * run.model.context / played.seconds()
+    assert 0.85 <= reached / said.tokens_per_s <= 1.15
 
 
 def test_of_unlike_homes_each_does_its_share_as_far_as_it_has_room() -> None:
@@ -124,26 +151,53 @@ def test_of_unlike_homes_each_does_its_share_as_far_as_it_has_room() -> None:
     run = run_of("1 B")
     shape = shape_of(run)
     whole = HELD_BYTES * shape.parameters
-    both = cluster_of(shape, [StageHome(tokens_per_s=300), StageHome(tokens_per_s=100)])
-    tight = cluster_of(shape, [StageHome(tokens_per_s=300, room_bytes=whole / 4), StageHome(tokens_per_s=100)])
+    both = cluster_of(shape, run, [StageHome(tokens_per_s=300), StageHome(tokens_per_s=100)])
+    tight = cluster_of(shape, run, [StageHome(tokens_per_s=300, room_bytes=whole / 4), StageHome(tokens_per_s=100)])
     assert both is not None
     assert tight is not None
     assert both.tokens_per_s == pytest.approx(400 * 3 / 4, rel=0.1)
-    assert tight.tokens_per_s == pytest.approx(100 / 0.8 * 3 / 4, rel=0.1)
-    assert cluster_of(shape, [StageHome(room_bytes=whole / 4), StageHome(room_bytes=whole / 2)]) is None
+    assert tight.tokens_per_s == pytest.approx(100 / 0.8, rel=0.1), "the last computes its forward pass once"
+    assert cluster_of(shape, run, [StageHome(room_bytes=whole / 4), StageHome(room_bytes=whole / 2)]) is None
 
 
 def test_why_a_run_is_for_no_cluster_is_said_before_any_advice() -> None:
-    """One first and last layer, an adapter; and of a model to start from, no setting is named that changes nothing."""
-    run = run_of("1 B")
-    tied = replace(run, model=replace(run.model, config={**run.model.config, "tie_word_embeddings": True}))
-    started, adapted = load("continue-1b"), load("adapter-8b")
-    assert no_cluster(shape_of(run), run) == ""
-    assert no_cluster(shape_of(tied, 10**9), tied) == "", "only its size is known"
-    assert "tie_word_embeddings = false" in no_cluster(shape_of(tied), tied)
-    assert "no setting changes it" in no_cluster(shape_of(started), started)
-    assert "tie_word_embeddings" not in no_cluster(shape_of(started), started)
-    assert "[adapter]" in no_cluster(shape_of(adapted), adapted)
-    for each in (tied, started, adapted):
-        ways = ways_without_room(shape_of(each), each, 2e9, 1e12)
-        assert not [way for way in ways if way.setting.startswith("stages=")]
+    run, gpt2 = run_of("1 B"), load("gpt2-small")
+    assert no_cluster(run) == ""
+    assert "architecture gpt2 cannot be cut" in no_cluster(gpt2)
+    assert not [way for way in ways_without_room(shape_of(gpt2), gpt2, 2e9, 1e12) if way.setting.startswith("stages=")]
+
+
+@pytest.mark.parametrize("name", ["continue-1b", "adapter-8b", "smollm2-135m-code"])
+def test_tied_and_started_models_and_adapters_are_advised_clusters_that_form(name: str) -> None:
+    """Where each home has room for half of the model and no more: by its lead's dealing too."""
+    run = load(name)
+    shape = shape_of(run)
+    room_bytes = room_of_stage(shape, run, 2)
+    (advised,) = [way for way in ways_without_room(shape, run, room_bytes, 0.0) if way.setting.startswith("stages=")]
+    assert advised.setting == "stages=2"
+    held = choose_spans(layout_of(shape), offers(2, room_bytes / 1e9), 2, 1, "int8")
+    assert [number for stage in held.stages for number in stage.layers] == list(range(len(shape.layers)))
+
+
+def test_both_ends_of_a_tied_model_hold_its_matrix_and_send_it_once_a_step() -> None:
+    """The last stage holds values and gradients, while moments exist once; it computes with the matrix as an untied one
+    does. The frozen matrices of an adapter lie at both ends, too."""
+    run = load("continue-1b")
+    shape = shape_of(run)
+    matrix, layout = shape.vocabulary * shape.width, layout_of(shape)
+    untied = layout_of(shape_of(replace(run, model=replace(run.model, config=run.model.config | UNTIED))))
+    assert layout.held_bytes[0] == untied.held_bytes[0] == HELD_BYTES * matrix
+    assert layout.held_bytes[-1] - HELD_BYTES * shape.width == COPIED_BYTES * matrix < untied.held_bytes[-1]
+    assert sum(layout.work) == sum(untied.work)
+    line, homes = 20e6, [StageHome(tokens_per_s=1e9, upload_bps=20e6)] * 2
+    found, tokens = cluster_of(shape, run, homes), run.inner.sequences * run.inner.accumulation * run.model.context
+    assert found is not None
+    dealt = deal_blocks(layout, homes, 2)
+    assert dealt is not None
+    exchange_s = tokens / found.tokens_per_s - flights_s(layout, run, dealt, homes)
+    assert exchange_s == pytest.approx(matrix * (2 + 1 + 4 / 64) * 8 / line)
+    adapted = shape_of(load("adapter-8b"))
+    beside = layout_of(adapted).beside_bytes
+    in_blocks = adapted.frozen_matrix_parameters - adapted.vocabulary * adapted.width
+    assert sum(beside) == pytest.approx(adapted.frozen_bytes + MICRO_BYTES * in_blocks)
+    assert beside[0] == beside[-1] > beside[1] > 0

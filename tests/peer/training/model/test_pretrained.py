@@ -385,12 +385,13 @@ def test_an_adapter_leads_to_no_other_model(tmp_path: Path) -> None:
         adopt(find(str(tmp_path / "given")), {})
 
 
-@pytest.mark.parametrize("held", [range(1), range(1, 3), range(3, 5)])
-def test_a_home_of_a_cluster_takes_its_layers_of_it(held: range, tmp_path: Path) -> None:
-    theirs = publish(tmp_path, tie_word_embeddings=False)
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("held", [range(1), range(1, 3), range(3, 4)])
+def test_a_home_of_a_cluster_takes_its_layers_of_it(held: range, tied: bool, tmp_path: Path) -> None:
+    theirs = publish(tmp_path, tie_word_embeddings=tied)
     spec = run_from(tmp_path)
     require_cuttable(spec)
     _, flat = build_stage(spec, held)
     layers = FlatParameters(theirs).by_layer()
-    assert len(layers) == 5
+    assert len(layers) == (4 if tied else 5)
     assert all(torch.equal(mine, layers[number]) for mine, number in zip(flat.by_layer(), held, strict=True))
