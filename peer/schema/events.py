@@ -242,8 +242,7 @@ class MessageRefused(Event):
 @dataclass(frozen=True, kw_only=True)
 class RoundStalled(Event):
     """So many ballots of this round came to nothing, or none can begin; `why` in words. Its commit ends that.
-    `rule` and `about` are those of the message that was refused; empty if none was, and `why` says what is missing.
-    """
+    `rule` and `about` are those of the message that was refused; empty if none was: `why` says what is missing."""
 
     round: int
     ballots: int
@@ -254,14 +253,13 @@ class RoundStalled(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluated(Event):
-    """Held-out loss (None: no number) of anchor `round`, in nats per token; of a mix the mean of those `by_source`."""
+    """Held-out loss of anchor `round` (None: no number), nats per token, in this `precision`; of a mix the mean."""
 
     round: int
     loss: float | None
     tokens: int
     by_source: dict[str, float] = field(default_factory=dict)
     precision: str = "float32"
-    """In which it was computed; another one, as that of a cluster's cards, does not give the same last digits."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ WHOLE_BYTES = 1 << 26
 """Logits that take no more than this, as float32, are computed at once."""
 
 
-class Sizes(Protocol):
+class EqualBlocks(Protocol):
     """A model of equal blocks."""
 
     @property
@@ -65,7 +65,7 @@ class Peak:
 
 
 def peak(
-    sizes: Sizes, tokens: int, *, parameters: int, one_moment: int = 0, bfloat16: bool = False, rung: Rung = PLAIN
+    sizes: EqualBlocks, tokens: int, *, parameters: int, one_moment: int = 0, bfloat16: bool = False, rung: Rung = PLAIN
 ) -> Peak:
     """Of micro-batches of `tokens`, where `parameters` are trained, `one_moment` of them with one moment (Muon)."""
     wide, keys, inner = sizes.width, sizes.key_width, sizes.inner_width
@@ -88,7 +88,7 @@ def in_chunks(tokens: int, vocabulary: int) -> bool:
     return tokens > CHUNK_TOKENS and FLOAT32_BYTES * tokens * vocabulary > WHOLE_BYTES
 
 
-def _logits_bytes(sizes: Sizes, tokens: int, *, bfloat16: bool) -> int:
+def _logits_bytes(sizes: EqualBlocks, tokens: int, *, bfloat16: bool) -> int:
     """Logits, their softmax and their gradient in float32; in chunks also the gradient of the matrix."""
     each = 3 * FLOAT32_BYTES + BFLOAT16_BYTES * bfloat16
     if not in_chunks(tokens, sizes.vocabulary):

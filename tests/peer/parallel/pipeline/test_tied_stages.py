@@ -32,6 +32,7 @@ from peer.parallel.pipeline.stage_model import (
     model_layers,
     require_cuttable,
 )
+from peer.schema import peak_memory
 from peer.schema.spec import RunSpec
 from peer.schema.spec_fields import AdapterTable
 from peer.training.data.open_source import open_source
@@ -165,8 +166,9 @@ class _Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def test_logits_of_all_tokens_never_exist_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A last stage computes its loss in chunks of tokens, as whole peers do, with the same loss."""
-    monkeypatch.setattr(net, "CHUNK_TOKENS", 16)
-    monkeypatch.setattr(net, "WHOLE_BYTES", 0)
+    for module in (net, peak_memory):
+        monkeypatch.setattr(module, "CHUNK_TOKENS", 16)
+    monkeypatch.setattr(peak_memory, "WHOLE_BYTES", 0)
     spec = small_spec(config={"vocab_size": 4096})
     one, cluster = alone(spec), Cluster(spec, 2, "float32", tmp_path)
     last, largest = cluster.workers[-1], _Largest()
