@@ -1,8 +1,8 @@
 """Folders that a release wrote, of a node and its two founders: a later one goes on with them, or says which release
 reads them.
 
-Each was made by stopping a run of two peers with random weights, and packed without `run/`. A release whose folders
-differ adds its own, and leaves the older ones as they are.
+`tests/swarm/keep_folders.py` makes them. A release whose folders differ adds its own, and leaves the older ones as they
+are.
 """
 
 from __future__ import annotations
