@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 from dht.atomic_files import write_atomic
 from dht.errors import BadInput, DiskFull, HomefiresError, MemoryFull, Unreachable
 from dht.process import loading
-from peer.device_room import other_ways, require_room, with_main_memory
 from peer.network.link.handle import LeaveRequested
 from peer.node.lifecycle.state import RETRY_S
 from peer.node.limits.policy import until_of, why_of
@@ -30,6 +29,7 @@ from peer.parallel.ranks.roster import DeviceRoster
 from peer.schema.events import AlertRaised, PeerStarted
 from peer.schema.settings import PeerSettings
 from peer.schema.spec import RunSpec
+from peer.tools.doctor.device_room import other_ways, require_room, with_main_memory
 
 if TYPE_CHECKING:
     import torch

@@ -22,7 +22,6 @@ from dht.errors import BadInput, DeviceLost, DiskFull, HomefiresError, MemoryFul
 from dht.identity import Identity
 from dht.records import Genesis
 from peer import startup
-from peer.device_room import require_room, with_main_memory
 from peer.network.link.handle import LeaveRequested
 from peer.node.host import device, processes
 from peer.node.limits.desired_state import PAUSED_WHY, Intent
@@ -50,6 +49,7 @@ from peer.startup import (
     run_doctor,
 )
 from peer.testing.child_process import BUSY, HANG_S
+from peer.tools.doctor.device_room import require_room, with_main_memory
 from peer.tools.doctor.verdict import quiet
 from peer.training.data.source import Source
 from peer.training.train import trainer as trainers
