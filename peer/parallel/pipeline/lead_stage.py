@@ -224,7 +224,7 @@ class LeadStage(StageDevice):
         tokens_BT = upload(tokens_BT, self._device)
         if leaving is None:
             with torch.no_grad():
-                leaving = self._computed(plain(tokens_BT[:, :-1]), tokens_BT, number)
+                leaving = self._computed(plain(tokens_BT[:, :-1]), tokens_BT, number, measures=measures)
         frame = encode_flight(
             Forward(
                 epoch=self._epoch, step=self._step_now, number=number, round=self.anchor.round, rows=len(tokens_BT),

@@ -133,21 +133,28 @@ class StageDevice(DeviceBackend):
 
     # ---- a micro-batch ----
 
-    def _computed(self, entering: Tensor, tokens_BT: Tensor, number: int) -> Tensor:
+    @property
+    def measures_in(self) -> str:
+        """Whatever these homes train in; what goes from one to the next is rounded."""
+        return "float32" if self._place.wire == "float32" else f"float32, {self._place.wire} between homes"
+
+    def _computed(self, entering: Tensor, tokens_BT: Tensor, number: int, *, measures: bool = False) -> Tensor:
         """The hidden values of a flight with these tokens, in the present step. Repeated calls give the same values."""
-        with self._autocast(), self._masks(number):
+        with self._autocast(measures), self._masks(number):
             leaving: Tensor = self._model(entering, **position_inputs(tokens_BT[:, :-1]))
         return leaving
 
-    def _loss_of(self, entering: Tensor, tokens_BT: Tensor, number: int) -> Tensor:
+    def _loss_of(self, entering: Tensor, tokens_BT: Tensor, number: int, *, measures: bool = False) -> Tensor:
         """Of the last stage: the loss of a flight in nats, summed over what is predicted."""
         assert self._last is not None
-        with self._autocast(), self._masks(number):
+        with self._autocast(measures), self._masks(number):
             loss: Tensor = self._last(entering, labels(tokens_BT), **position_inputs(tokens_BT[:, :-1]))
         return loss
 
-    def _autocast(self) -> contextlib.AbstractContextManager[object]:
-        return torch.autocast(self._device.type, torch.bfloat16) if self._bfloat16 else contextlib.nullcontext()
+    def _autocast(self, measures: bool) -> contextlib.AbstractContextManager[object]:
+        """A measurement is made in float32, as on one device."""
+        is_narrow = self._bfloat16 and not measures
+        return torch.autocast(self._device.type, torch.bfloat16) if is_narrow else contextlib.nullcontext()
 
     @contextlib.contextmanager
     def _masks(self, number: int) -> Iterator[None]:

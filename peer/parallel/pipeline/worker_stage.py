@@ -310,10 +310,10 @@ class WorkerStage(StageDevice):
             self._accuse(flight, self._place.before, str(error))
             return
         if not self._place.is_last:
-            leaving = self._computed(entering, tokens_BT, flight.number)
+            leaving = self._computed(entering, tokens_BT, flight.number, measures=True)
             self._send(self._place.behind, replace(flight, hidden=self._encoded(leaving)))
             return
-        loss = self._loss_of(entering, tokens_BT, flight.number).item()
+        loss = self._loss_of(entering, tokens_BT, flight.number, measures=True).item()
         self._send(self._place.before, FlightBack(**where, number=flight.number, loss=loss, gradient=b""))
 
     def _accuse(self, flight: Forward | FlightBack, sender: str, why: str) -> None:

@@ -213,11 +213,6 @@ class DeviceBackend(ABC):
         self._reader.restore(tensors)
 
     @property
-    def measures_in(self) -> str:
-        """Stages measure as they train."""
-        return "bfloat16" if self._bfloat16 else "float32"
-
-    @property
     def is_offloaded(self) -> bool:
         return self.residence.is_aside
 

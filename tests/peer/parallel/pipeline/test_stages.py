@@ -43,6 +43,18 @@ def test_steps_equal_those_of_one_device(homes: int, tmp_path: Path) -> None:
     assert all(len(served) == steps for served in cluster.served.values())
 
 
+def test_a_loss_is_measured_in_float32_whatever_the_homes_train_in(tmp_path: Path) -> None:
+    """As on one device; what the homes send each other is rounded all the same, and that is said."""
+    spec = small_spec(precision="bfloat16")
+    one, cluster = alone(spec), Cluster(spec, 3, "float32", tmp_path)
+    with cluster.at_work():
+        cluster.lead.step(0, 0)
+        held_out = cluster.batches.next(5)
+        assert cluster.lead.loss(held_out, lambda: False) == pytest.approx(one.loss(held_out, lambda: False), rel=1e-6)
+    assert cluster.lead.measures_in == one.measures_in == "float32"
+    assert Cluster(spec, 2, "int8", tmp_path / "int8").lead.measures_in == "float32, int8 between homes"
+
+
 @pytest.mark.parametrize("micro", [1, 5, 16])
 def test_the_size_of_a_micro_batch_changes_nothing(micro: int, tmp_path: Path) -> None:
     spec = small_spec()
