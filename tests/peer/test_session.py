@@ -194,7 +194,7 @@ def test_a_round_of_a_life(driven: Driven) -> None:
     assert (event.tokens, event.digest, event.state) == (300, NEXT.hex(), STATE.hex())
     assert event.round_s >= event.exposed_s >= 0
     full = update().weights[0]
-    assert event.weights == dict(zip(NAMES, (full[0], full[1] * 4 // 5, full[2] * 2 // 5), strict=True))
+    assert event.weights == dict(zip(NAMES, (full[0], full[1] * 4 // 5, full[2] * 3 // 5), strict=True))
     driven.until(lambda: driven.worker.snapshots == [NEXT])
 
 
@@ -206,7 +206,7 @@ def test_the_penalties_of_a_round_are_told(driven: Driven) -> None:
     driven.until(lambda: len(driven.all(PenaltyImposed)) == 2)
     told = [(event.about, event.code, event.evidence, event.factor) for event in driven.all(PenaltyImposed)]
     assert told == [
-        ("p1", "LATE", "2 of 3 parts came in time", 0.6667), ("p2", "LATE", "1 of 3 parts came in time", 0.3333),
+        ("p1", "LATE", "2 of 3 parts came in time", 0.6667), ("p2", "LATE", "2 of 3 parts came in time", 0.6667),
     ]  # fmt: skip
     (committed,) = driven.all(RoundCommitted)
     assert committed.penalties == [asdict(event) for event in driven.all(PenaltyImposed)]
