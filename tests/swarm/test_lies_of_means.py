@@ -29,11 +29,15 @@ AFTER = 3
 @pytest.mark.parametrize("lie", [FALSE_SUM, MISQUOTED, SPLIT])
 def test_an_owner_of_false_means_is_convicted_by_all(swarm: StartSwarm, lie: str) -> None:
     """Whoever looks sees a mean that its rows do not come to; who is misquoted shows what it gave; and what is
-    shown to some alone they pass on."""
+    shown to some alone they pass on. That is the liar's own row in its own part, which may be decided before it is
+    shown: nobody else is misquoted."""
     run = begun(swarm)
     say(run, LIAR, lie)
     run.until(lambda: convicted(run) == {*HONEST}, "not all have convicted it")
-    assert_nothing_false(run)
+    if lie == SPLIT:
+        go_on(run)
+    else:
+        assert_nothing_false(run)
 
 
 def test_a_coordinator_with_other_means_is_not_followed(swarm: StartSwarm) -> None:
