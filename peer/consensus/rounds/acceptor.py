@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
-from peer.consensus.protocol import validation
+from peer.consensus.protocol import norms, validation
 from peer.consensus.protocol.block import MAX_SKIPPED, Block, ContributionHeader, Update, Vote
 from peer.consensus.protocol.head import ChainEntry
 from peer.consensus.protocol.membership import trusted
@@ -155,7 +155,8 @@ def on_propose(turn: Transition, sender: str, message: Propose) -> None:
     ):
         turn.refuse(sender, VOTES, "it proposes again what no quorum has checked")
         return
-    proposal = Proposal(place.ballot, update, message.signature, message.certificate)
+    basis = known.basis if known is not None else norms.inputs_digest_of(update.members)
+    proposal = Proposal(place.ballot, update, message.signature, message.certificate, basis)
     if known is None or known.ballot != place.ballot:
         turn.ballot_moved()
         turn.phase("commit", place.ballot)
@@ -314,13 +315,13 @@ def _is_sound(turn: Transition, proposal: Proposal) -> bool:
         return True  # a quorum has found it so: whoever objects now is too late
     update, faults = proposal.update, turn.state.faults
     wrong, asked = [], False
-    for key in soundness.means_of(update):
+    for key in soundness.means_of(update, proposal.basis):
         if not soundness.have_checked(turn, update.members, soundness.table_of(update), key):
             asked = True
         elif faults[key]:
             wrong.append(key)
-    for digest, part, _ in wrong[:1]:
-        why = f"the mean of part {part} ({digest.hex()[:12]}): {faults[digest, part, update.contributors[part]]}"
+    for key in wrong[:1]:
+        why = f"the mean of part {key[1]} ({key[0].hex()[:12]}): {faults[key]}"
         turn.refuse(turn.owner(proposal.ballot), MEANS, why)
     return not asked and not wrong
 
@@ -406,9 +407,10 @@ def prepare_if_checked(turn: Transition) -> None:
     believed = trusted(state.head)
     mute = (header.peer for header in silent if header.peer not in believed)
     turn.set(mute=(*state.mute, *mute)[-timeouts.SILENT_MOST :])
-    if not proposal.certificate and soundness.is_objected_to(turn, proposal.update):
+    if not proposal.certificate and soundness.is_objected_to(turn, proposal):
         return
-    if proposal.certificate or not any(state.faults.get(mean) for mean in soundness.means_of(proposal.update)):
+    means = soundness.means_of(proposal.update, proposal.basis)
+    if proposal.certificate or not any(state.faults.get(mean) for mean in means):
         _cast(turn, proposal, phase=1)
 
 

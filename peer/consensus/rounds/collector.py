@@ -14,7 +14,7 @@ from peer.consensus.protocol.membership import next_electorate, trusted
 from peer.consensus.protocol.messages import GetMeans, MeanData, Nack, Propose, Reassign
 from peer.consensus.rounds import reassignment, soundness, timeouts
 from peer.consensus.rounds.interface import Tell
-from peer.consensus.rounds.state import BallotPhase, CoordinatorState, MemberState
+from peer.consensus.rounds.state import BallotPhase, CoordinatorState, Mean, MemberState
 from peer.consensus.rounds.transition import Transition
 from peer.schema.events import RoundAborted
 
@@ -67,8 +67,8 @@ def poll_means(turn: Transition, lead: CoordinatorState) -> None:
             abort(turn, "nothing that counts arrived")
 
 
-def _key(part: int, mean: MeanData) -> tuple[bytes, int, int]:
-    return mean.digest, part, mean.contributors
+def _key(part: int, mean: MeanData) -> Mean:
+    return mean.digest, part, mean.contributors, mean.basis
 
 
 def _have_checked(turn: Transition, exchange: MemberState) -> None:

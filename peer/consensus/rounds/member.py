@@ -424,6 +424,8 @@ def _awaiting(turn: Transition, sender: str, message: MeanData) -> MemberState |
     if message.attempt and part not in exchange.again.redo:
         reassignment.keep_early(turn, sender, message)
         return None
+    if message.basis != exchange.basis:
+        return None  # whoever started us both told one of us other headers; that is not its reducer's fault
     reducer = exchange.again.redo[part] if message.attempt else exchange.reducers[part]
     if reducer != message.reducer or not message.genuine(turn.rules.keys) or not _agrees(exchange, message):
         return None

@@ -77,17 +77,25 @@ def test_a_coordinator_does_not_begin_anew_before_the_others_had_their_turn(stat
 
 
 def test_who_is_told_of_a_later_ballot_begins_above_it(state: State) -> None:
-    """By a cycle at a time, whatever one voter says; else two could follow each other for ever below a third."""
+    """By a cycle at a time, whatever one voter says; else two could follow each other for ever below a third. What is
+    said of a ballot that is not its own, or that it has not begun, makes it wait for nothing."""
 
-    def begun(promised: int) -> int:
-        told, _ = after(state, Received(BEGAN_S + 1.0, SECOND, Nack(place(0), promised)))
-        _, effects = after(told, *(Tick(BEGAN_S + second) for second in range(2, 60)))
+    def begun(state: State, seconds: range) -> tuple[State, list[int]]:
+        after_all, effects = after(state, *(Tick(BEGAN_S + second) for second in seconds))
         asked = [item.message for item in effects if isinstance(item, Send) and isinstance(item.message, Prepare)]
-        return asked[0].place.ballot
+        return after_all, list(dict.fromkeys(message.place.ballot for message in asked))
 
-    assert begun(1) == 2
-    assert begun(2) == 2 + OWN
-    assert begun(1000) == 2 + OWN
+    def next_after(said: int) -> int:
+        told, _ = after(mine, Received(BEGAN_S + begins + 1.0, SECOND, Nack(place(2), said)))
+        return next(ballot for ballot in begun(told, range(begins + 2, begins + 60))[1] if ballot > 2)
+
+    begins = next(second for second in range(1, 60) if begun(state, range(1, second + 1))[1])
+    for ballot in (0, 2):
+        told, _ = after(state, Received(BEGAN_S + 0.5, SECOND, Nack(place(ballot), 1000)))
+        assert begun(told, range(1, begins + 1))[1] == [2]
+    mine, _ = begun(state, range(1, begins + 1))
+    assert next_after(3) == 2 + OWN
+    assert next_after(2 + OWN) == next_after(1000) == 2 + 2 * OWN
 
 
 def test_ballots_far_ahead_wait_for_each_of_the_others_once(state: State) -> None:
