@@ -161,6 +161,8 @@ def on_propose(turn: Transition, sender: str, message: Propose) -> None:
         turn.ballot_moved()
         turn.phase("commit", place.ballot)
     turn.set(proposals=_room(turn.state) | {digest: proposal})
+    if known is None:
+        soundness.check_shown(turn, update.parts)
     if message.certificate and message.certificate[0].ballot == place.ballot:
         key, known_votes = (place.ballot, digest), turn.state.prepared.get((place.ballot, digest), {})
         shown = {vote.voter: vote for vote in message.certificate}

@@ -7,7 +7,7 @@ compares its own row with its own bytes. A contributor whose row is wrong shows 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from peer.consensus.protocol import merkle, norms, validation
@@ -125,55 +125,64 @@ def on_checked(turn: Transition, event: MeanChecked) -> None:
 
 def on_row_dispute(turn: Transition, sender: str, message: RowDispute) -> None:
     """A peer shows the bytes that a member pledged, and a mean whose row about them is false."""
-    origins = _origins(turn, message.digest, message.part, message.contributors)
-    found = max(origins, key=lambda origin: origin.ballot == message.place.ballot, default=None)
     state, giver = turn.state, message.giver or sender
-    if found is None or sender in state.wrong:
-        return
-    key = (message.digest, message.part, message.contributors, found.basis)
-    if (giver, key) in state.shown:
+    if sender in state.wrong or (giver, _shown_of(message)) in state.shown:
         return
     if sum(by == sender for by, _ in state.shown.values()) >= SHOWN_MOST:
         return
-    names, sizes = [header.peer for header in found.members], turn.rules.bytes_in(found.round)
+    if any(_pledged(turn, origin, giver, message) for origin in _origins(turn, *_shown_of(message))):
+        turn.set(shown={**state.shown, (giver, _shown_of(message)): (sender, message)})
+        _check_rows(turn, giver, message)
+
+
+def _shown_of(message: RowDispute) -> tuple[bytes, int, int]:
+    return message.digest, message.part, message.contributors
+
+
+def _pledged(turn: Transition, origin: MeanOrigin, giver: str, message: RowDispute) -> bool:
+    """Whether these are the bytes that a member pledged."""
+    names, sizes = [header.peer for header in origin.members], turn.rules.bytes_in(origin.round)
     if giver not in names or message.part >= len(sizes) or len(message.payload) != sizes[message.part]:
-        return
-    index = names.index(giver)
-    root, leaf = found.members[index].root, digest_of(message.payload)
-    if not message.contributors >> index & 1 or not root:
-        return
-    if merkle.proves(root, leaf, message.part, message.path, len(sizes)):
-        turn.set(shown={**state.shown, (giver, key): (sender, message)})
-        _check_row(turn, giver, key, message)
+        return False
+    root, leaf = origin.members[names.index(giver)].root, digest_of(message.payload)
+    return root != b"" and merkle.proves(root, leaf, message.part, message.path, len(sizes))
 
 
-def check_shown(turn: Transition, digest: bytes) -> None:
-    """The mean has arrived about which somebody has shown evidence."""
-    for (giver, key), (_, message) in turn.state.shown.items():
-        if key[0] == digest and not turn.state.faults.get(key):
-            _check_row(turn, giver, key, message)
+def check_shown(turn: Transition, digests: Collection[bytes]) -> None:
+    """Means have arrived, or were proposed, about which somebody has shown evidence."""
+    for (giver, _), (_, message) in turn.state.shown.items():
+        if message.digest in digests:
+            _check_rows(turn, giver, message)
 
 
-def _check_row(turn: Transition, giver: str, key: Mean, message: RowDispute) -> None:
-    """Nothing happens without the mean: the row is checked once the mean is here."""
-    found = _origin(turn, key)
-    if found is None:
-        return
-    index = [header.peer for header in found.members].index(giver)
-    rank = (message.contributors & ((1 << index) - 1)).bit_count()
-    turn.emit(
-        CheckRow(
-            giver, message.digest, message.part, message.contributors, rank, message.payload,
-            norms.declared_of_part(found.members[index], message.part), found.anchor, found.basis,
-        )
-    )  # fmt: skip
+def _check_rows(turn: Transition, giver: str, message: RowDispute) -> None:
+    """Under all headers with which the mean was named: which row is the giver's depends on them. Nothing happens
+    without the mean: the rows are checked once it is here."""
+    origins = {origin.basis: origin for origin in _origins(turn, *_shown_of(message))}
+    for basis, origin in origins.items():
+        if turn.state.faults.get((*_shown_of(message), basis)) or not _pledged(turn, origin, giver, message):
+            continue
+        index = [header.peer for header in origin.members].index(giver)
+        if not message.contributors >> index & 1:
+            continue
+        rank = (message.contributors & ((1 << index) - 1)).bit_count()
+        declared = norms.declared_of_part(origin.members[index], message.part)
+        turn.emit(
+            CheckRow(
+                giver, message.digest, message.part, message.contributors, rank, message.payload, declared,
+                origin.anchor, basis,
+            )
+        )  # fmt: skip
 
 
 def on_row_checked(turn: Transition, event: RowChecked) -> None:
     """The row is false: no peer accepts this mean any more, everybody knows its author, and I pass the evidence on."""
     key = (event.digest, event.part, event.contributors, event.basis)
-    sender, message = turn.state.shown.get((event.giver, key), ("", None))
+    sender, message = turn.state.shown.get((event.giver, key[:3]), ("", None))
     if event.right:
+        proposals = turn.state.proposals.values()
+        if message is None or all((event.basis, message.place.ballot) != (it.basis, it.ballot) for it in proposals):
+            return  # it may be about a proposal that I have not seen, under other headers
         turn.set(wrong=turn.state.wrong | {sender})
         objected, _ = turn.state.objections.get(event.giver, ((), 0.0))
         if objected == key[:3]:  # its proof proves nothing: nobody waits on
@@ -221,7 +230,7 @@ def is_objected_to(turn: Transition, proposal: Proposal) -> bool:
             waits = True
             if state.lead is not None and state.lead.stage is BallotPhase.PROPOSING:
                 turn.set(lead=replace(state.lead, until=max(state.lead.until, until + PROOF_VOTES_S)))
-        elif not state.faults.get(key) and (peer, key) not in state.shown:
+        elif not state.faults.get(key) and (peer, key[:3]) not in state.shown:
             turn.set(unproven={**turn.state.unproven, peer: state.head.round})
     return waits
 
@@ -243,8 +252,6 @@ class MeanOrigin:
     round: int
     """The round of that anchor."""
     basis: bytes
-    ballot: int
-    """In which it was proposed or exchanged; −1 if that was before."""
 
 
 def _origins(turn: Transition, digest: bytes, part: int, bits: int) -> Iterator[MeanOrigin]:
@@ -254,10 +261,10 @@ def _origins(turn: Transition, digest: bytes, part: int, bits: int) -> Iterator[
         update = proposal.update
         if part < len(update.parts) and (update.parts[part], update.contributors[part]) == (digest, bits):
             basis = proposal.basis or norms.inputs_digest_of(update.members)
-            yield MeanOrigin(update.members, update.parent, update.round - 1, basis, proposal.ballot)
+            yield MeanOrigin(update.members, update.parent, update.round - 1, basis)
     exchange, head = turn.state.exchange, turn.state.head
     if exchange is not None:
-        yield MeanOrigin(exchange.members, head.anchor, head.round, exchange.basis, exchange.place.ballot)
+        yield MeanOrigin(exchange.members, head.anchor, head.round, exchange.basis)
 
 
 def _origin(turn: Transition, key: Mean) -> MeanOrigin | None:

@@ -376,7 +376,7 @@ class State:
     """The fault of a mean; empty for a correct one."""
     checking: Mapping[Mean, float] = field(default_factory=dict)
     """Means that are being compared with their rows, and when that was asked for."""
-    shown: Mapping[tuple[str, Mean], tuple[str, RowDispute]] = field(default_factory=dict)
+    shown: Mapping[tuple[str, tuple[bytes, int, int]], tuple[str, RowDispute]] = field(default_factory=dict)
     """What was shown for this anchor, and by which peer; by contributor and mean."""
     wrong: frozenset[str] = frozenset()
     """Peers whose evidence for this anchor proved nothing."""

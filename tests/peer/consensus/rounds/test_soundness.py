@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from peer.consensus.protocol import merkle, norms
 from peer.consensus.protocol.block import Update
 from peer.consensus.protocol.encoding import digest_of
-from peer.consensus.protocol.messages import BallotId, Message, Objection, RowDispute, VoteCast, encode
+from peer.consensus.protocol.messages import BallotId, Message, Objection, Propose, RowDispute, Start, VoteCast, encode
 from peer.consensus.rounds import soundness
 from peer.consensus.rounds.driver import Driver
 from peer.consensus.rounds.interface import CheckRow, Effect, Received, RowChecked, Send, ShowRow
@@ -20,7 +21,18 @@ from peer.consensus.rounds.state import Proposal, State
 from peer.consensus.rounds.transition import Transition
 from peer.schema.events import AlertRaised
 from tests.peer.consensus.rounds.ballot import run
-from tests.peer.consensus.rounds.build import HEAD, header, leaves_of, part_of, place, state_of, update
+from tests.peer.consensus.rounds.build import (
+    HEAD,
+    NAMES,
+    header,
+    leaves_of,
+    owner,
+    part_of,
+    place,
+    proposal_signature,
+    state_of,
+    update,
+)
 from tests.peer.consensus.rounds.false_means import (
     LIAR,
     SECONDS,
@@ -319,6 +331,26 @@ def test_nothing_else_costs_a_comparison(what: str) -> None:
     assert not state.shown
 
 
+def test_what_is_shown_before_the_proposal_is_compared_under_its_headers() -> None:
+    """A proposal may name other members than its exchange, and come to the others later than to who disputes it: which
+    row is the giver's depends on that, and it need not be false under the first of them."""
+    item = update(members=(header("p1"), header("p2")), contributors=(0b11, 0b11, 0b11))
+    before = state_of("p0", header=header("p0"))
+    before = replace(before, acceptor=replace(before.acceptor, promised=0))
+    begun, _ = run(before, Received(4.0, owner(0), Start(place(), tuple(map(header, NAMES)))))
+    assert begun.exchange is not None
+    state, effects = hears(begun, shown("p1", contributors=0b11))
+    assert [(check.rank, check.basis) for check in checks(effects)] == [(1, begun.exchange.basis)]
+    state, _ = run(state, RowChecked(5.1, "p1", MEAN[0], 0, 0b11, right=True, basis=begun.exchange.basis))
+    assert state.wrong == set()
+    state, effects = hears(state, shown("p2", contributors=0b11), "p2")
+    assert checks(effects) == [], "by the exchange it is p1's"
+    _, effects = run(state, Received(5.2, owner(0), Propose(place(), item, proposal_signature(item))))
+    basis = norms.inputs_digest_of(item.members)
+    found = [(check.giver, check.rank) for check in checks(effects) if check.basis == basis]
+    assert found == [("p1", 0), ("p2", 1)]
+
+
 def test_who_was_wrong_is_not_heard_again_for_this_anchor() -> None:
     state, _ = hears(knowing(), shown())
     state, effects = run(state, row_checked(MEAN, right=True))
@@ -371,7 +403,7 @@ def test_of_means_that_nobody_has_signed_each_is_passed_on() -> None:
 
 def test_no_sender_is_looked_into_without_end() -> None:
     """For one anchor, whatever it shows."""
-    full = {(f"x{index}", (*MEAN, BASIS)): ("p1", shown()) for index in range(SHOWN_MOST)}
+    full = {(f"x{index}", MEAN): ("p1", shown()) for index in range(SHOWN_MOST)}
     _, effects = hears(knowing(shown=full), shown())
     assert checks(effects) == []
     _, effects = hears(knowing(shown=full), shown("p2"), "p2")
