@@ -334,7 +334,7 @@ def test_nothing_else_costs_a_comparison(what: str) -> None:
 def test_what_is_shown_before_the_proposal_is_compared_under_its_headers() -> None:
     """A proposal may name other members than its exchange, and come to the others later than to who disputes it: which
     row is the giver's depends on that, and it need not be false under the first of them."""
-    item = update(members=(header("p1"), header("p2")), contributors=(0b11, 0b11, 0b11))
+    item = update(members=(header("p1"), header("p2")), contributors=(0b11, 0b11, 0b11), elect=NAMES)
     before = state_of("p0", header=header("p0"))
     before = replace(before, acceptor=replace(before.acceptor, promised=0))
     begun, _ = run(before, Received(4.0, owner(0), Start(place(), tuple(map(header, NAMES)))))
