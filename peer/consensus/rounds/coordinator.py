@@ -315,16 +315,12 @@ def _look_at_adopted(turn: Transition, lead: CoordinatorState) -> None:
     proposal = turn.state.proposals.get(lead.update)
     if proposal is not None and validation.fits(turn.rules, turn.state.held, proposal.update):
         missing = turn.missing(proposal.update)
+        accepted = {peer: said.accepted for peer, said in lead.promises.items() if said.accepted is not None}
+        theirs = {peer: ballot for peer, (ballot, update) in accepted.items() if update == lead.update}
         if not missing:
-            accepted = (item for item in lead.promises.values() if item.accepted and item.accepted[1] == lead.update)
-            best = max(accepted, key=lambda item: item.accepted or (-1, b""))  # others may show another one
-            propose(turn, lead, proposal.update, best.certificate)
+            newest = max(theirs, key=lambda peer: theirs[peer])
+            propose(turn, lead, proposal.update, lead.promises[newest].certificate)
             return
-        reporters = [
-            peer
-            for peer, promise in lead.promises.items()
-            if promise.accepted is not None and lead.update == promise.accepted[1]
-        ]
-        turn.fetch(missing, reporters)
+        turn.fetch(missing, theirs)
     if turn.now >= lead.until:
         abort(turn, "the bytes of an accepted update did not arrive")

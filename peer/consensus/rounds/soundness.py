@@ -17,7 +17,7 @@ from peer.consensus.protocol.encoding import digest_of
 from peer.consensus.protocol.messages import MeanData, Objection, Reassign, RowDispute
 from peer.consensus.rounds import misconduct, reassignment, timeouts
 from peer.consensus.rounds.interface import ROW, CheckMean, CheckRow, MeanChecked, RowChecked, ShowRow
-from peer.consensus.rounds.state import BallotPhase, Mean, Proposal
+from peer.consensus.rounds.state import BallotPhase, Mean, MemberState, Proposal
 from peer.consensus.rounds.transition import Transition
 
 SHOWN_MOST = 32
@@ -42,6 +42,11 @@ def means_of(update: Update, basis: bytes) -> Iterator[Mean]:
     for part, (digest, bits) in enumerate(zip(update.parts, update.contributors, strict=True)):
         if digest != VOID:
             yield digest, part, bits, basis
+
+
+def named(exchange: MemberState, mean: MeanData) -> Mean:
+    """Under the headers of this exchange, whichever its reducer was told."""
+    return mean.digest, mean.part, mean.contributors, exchange.basis
 
 
 Table = tuple[tuple[tuple[int, ...], ...], tuple[int, ...], tuple[int, ...]]
@@ -89,7 +94,7 @@ def check_replaced(turn: Transition, order: Reassign) -> None:
     for part, _ in order.parts:
         mean = exchange.means.get(part)
         if mean is not None and not mean.attempt and mean.digest in turn.state.held:
-            have_checked(turn, exchange.members, table, (mean.digest, part, mean.contributors, mean.basis))
+            have_checked(turn, exchange.members, table, named(exchange, mean))
 
 
 def check_late(turn: Transition, update: Update) -> None:
@@ -202,13 +207,9 @@ def on_row_checked(turn: Transition, event: RowChecked) -> None:
 def on_objection(turn: Transition, sender: str, message: Objection) -> None:
     """Accept one objection per anchor from a voter that has not objected without proof."""
     state = turn.state
-    lately = state.head.round - state.unproven.get(sender, -OBJECTS_AGAIN_AFTER) < OBJECTS_AGAIN_AFTER
-    if (
-        message.place.anchor != state.head.anchor
-        or sender not in state.electorate
-        or sender in state.objections
-        or lately
-    ):
+    if message.place.anchor != state.head.anchor or sender not in state.electorate or sender in state.objections:
+        return
+    if state.head.round - state.unproven.get(sender, -OBJECTS_AGAIN_AFTER) < OBJECTS_AGAIN_AFTER:
         return
     key = (message.digest, message.part, message.contributors)
     turn.set(objections={**state.objections, sender: (key, turn.now)})
@@ -274,11 +275,10 @@ def _origin(turn: Transition, key: Mean) -> MeanOrigin | None:
 
 
 def _mean(turn: Transition, key: Mean) -> MeanData | None:
-    """What a peer has signed about it."""
-    digest, part, bits, basis = key
+    """What a peer has signed about it. If it was told other headers, a false mean is not its fault."""
     for exchange in (turn.state.exchange, turn.state.past):
-        mean = exchange.means.get(part) if exchange is not None else None
-        if mean is not None and (mean.digest, mean.contributors, mean.basis) == (digest, bits, basis):
+        mean = exchange.means.get(key[1]) if exchange is not None else None
+        if mean is not None and (mean.digest, mean.part, mean.contributors, mean.basis) == key:
             return mean
     return None
 

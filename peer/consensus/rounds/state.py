@@ -105,8 +105,6 @@ class CoordinatorState:
     """Digest of the adopted or proposed update."""
     nacked: frozenset[str] = frozenset()
     """Voters that say they promised a later ballot."""
-    refused: frozenset[bytes] = frozenset()
-    """Updates of other instances whose bytes no peer gave."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
