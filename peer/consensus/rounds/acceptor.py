@@ -355,6 +355,8 @@ def on_vote(turn: Transition, sender: str, message: VoteCast) -> None:
         turn.ballot_moved()
     if not vote.phase:
         turn.set(checks=kept)
+        if update is not None:
+            soundness.show_again(turn, vote.voter, state.proposals[vote.update])
         if vote.voter in state.mute and update is not None:
             _hear_again(turn, key, [header for header in update.members if header.peer == vote.voter])
         if update is None and vote.ballot == state.acceptor.promised and (state.unseen or (-1,))[0] < vote.ballot:

@@ -153,6 +153,14 @@ def _pledged(turn: Transition, origin: MeanOrigin, giver: str, message: RowDispu
     return root != b"" and merkle.proves(root, leaf, message.part, message.path, len(sizes))
 
 
+def show_again(turn: Transition, voter: str, proposal: Proposal) -> None:
+    """To who has checked it and was away when this was shown. The others do not say so of a mean that is false."""
+    for (giver, key), (_, message) in turn.state.shown.items():
+        is_here = message.digest in proposal.update.parts and turn.state.faults.get((*key, proposal.basis))
+        if is_here and voter in turn.state.electorate and voter not in (turn.me, giver):
+            turn.send((voter,), replace(message, giver=giver))
+
+
 def check_shown(turn: Transition, digests: Collection[bytes]) -> None:
     """Means have arrived, or were proposed, about which somebody has shown evidence."""
     for (giver, _), (_, message) in turn.state.shown.items():

@@ -32,6 +32,7 @@ from tests.peer.consensus.rounds.build import (
     proposal_signature,
     state_of,
     update,
+    vote,
 )
 from tests.peer.consensus.rounds.false_means import (
     LIAR,
@@ -389,6 +390,17 @@ def test_what_is_false_is_passed_on_once() -> None:
     state, effects = hears(state, RowDispute(place(), 0, MEAN[0], MEAN[2], shown("p2").path, part_of("p2", 0)), "p2")
     _, effects = run(state, row_checked(MEAN, giver="p2", right=False))
     assert not [effect for effect in effects if isinstance(effect, Send)]
+
+
+def test_who_was_away_is_shown_it_when_it_votes() -> None:
+    """It has checked the proposal in the meantime, and would prepare it once its contributors had time to object."""
+    state, _ = run(hears(knowing(), shown())[0], row_checked(MEAN, right=False))
+    for voter, told in (("p2", [("p2",)]), ("p1", [])):
+        _, effects = hears(state, VoteCast(place(), vote(voter, ITEM, phase=0)), voter)
+        sent = [item for item in effects if isinstance(item, Send) and isinstance(item.message, RowDispute)]
+        assert [item.to for item in sent] == told
+    _, effects = hears(hears(knowing(), shown())[0], VoteCast(place(), vote("p2", ITEM, phase=0)), "p2")
+    assert not [item for item in effects if isinstance(item, Send) and isinstance(item.message, RowDispute)]
 
 
 def test_of_means_that_nobody_has_signed_each_is_passed_on() -> None:
