@@ -43,11 +43,8 @@ def on_update(turn: Transition, update: Update) -> None:
 def _certificate_of(turn: Transition, digest: bytes, before: int) -> tuple[Vote, ...]:
     """The certificate of an earlier ballot of the same update, if I know one."""
     mine = turn.state.acceptor
-    return (
-        mine.certificate
-        if mine.accepted is not None and mine.accepted[1] == digest and mine.accepted[0] < before
-        else ()
-    )
+    is_known = mine.accepted is not None and mine.accepted[1] == digest and mine.accepted[0] < before
+    return mine.certificate if is_known else ()
 
 
 # ---- promise ----

@@ -189,8 +189,7 @@ def propose(turn: Transition, lead: CoordinatorState, update: Update, certificat
     digest = update.digest
     signature = turn.rules.keys.sign("propose", pack((place.packed(), digest)))
     until = turn.now + VOTES_S + timeouts.at(turn.state, lead.ballot).ack_s
-    turn.set(
-        lead=replace(lead, stage=BallotPhase.PROPOSING, update=digest, until=until, repeat_at=turn.now + REPEAT_S),
-    )
+    lead = replace(lead, stage=BallotPhase.PROPOSING, update=digest, until=until, repeat_at=turn.now + REPEAT_S)
+    turn.set(lead=lead)
     members = (header.peer for header in update.members)
     turn.send((*turn.state.electorate, *members), Propose(place, update, signature, certificate))
