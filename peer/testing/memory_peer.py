@@ -488,7 +488,7 @@ class IntegerSums:
         if mine is not None and rows[effect.names.index(me)] != mine:
             return ROW
         for row, norm, weight in zip(rows, effect.declared, effect.weights, strict=True):
-            if weight and not abs(abs(float(decoded(row))) - norm) <= 1e-3 * norm:
+            if weight and not abs(float(decoded(row))) <= (1.0 + 1e-3) * norm:
                 return NORM
         return ""
 

@@ -83,7 +83,7 @@ def _equivocation(state: State, keys: Keys, said: VoteCast) -> EquivocationProof
 def _means(state: State, said: VoteCast) -> list[tuple[bytes, int, int]]:
     """(digest, part, contributors) of what it votes about."""
     known = state.proposals.get(said.vote.update)
-    return [] if known is None else list(means_of(known.update))
+    return [] if known is None else [mean[:3] for mean in means_of(known.update, known.basis)]
 
 
 def _row_dispute(state: State, keys: Keys, said: VoteCast) -> RowDispute | None:

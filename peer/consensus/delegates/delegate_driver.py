@@ -177,7 +177,7 @@ class DelegateDriver:
         self._arithmetic.check(effect, self.lead, whole, mine, partial(self._compared, order))
 
     def _compared(self, order: CompareMean, fault: str) -> None:
-        self._answer(MeanCompared(order.digest, order.part, order.contributors, fault))
+        self._answer(MeanCompared(order.digest, order.part, order.contributors, fault, order.basis))
 
     def _show_row(self, order: GiveRow) -> None:
         payload = self._payload(order.place.anchor, order.part)

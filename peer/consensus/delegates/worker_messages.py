@@ -115,7 +115,7 @@ class CompareMean(WorkerRequest):
     code = 69
     readers = (
         DIGEST, PART, MEMBER_BITS, each(text, MAX_MEMBERS), each(partial(integer, low=0, high=WEIGHT_ONE), MAX_MEMBERS),
-        each(_figure, MAX_MEMBERS), DIGEST, COUNT, COUNT, partial(integer, low=-1), _void_or_digest,
+        each(_figure, MAX_MEMBERS), DIGEST, COUNT, COUNT, partial(integer, low=-1), _void_or_digest, DIGEST,
     )  # fmt: skip
     digest: bytes
     part: int
@@ -128,6 +128,7 @@ class CompareMean(WorkerRequest):
     scale: int
     pull: int
     direction: bytes
+    basis: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,11 +178,12 @@ class MeanCompared(WorkerRequest):
     """Worker to lead: what is wrong with a mean; empty if nothing is."""
 
     code = 74
-    readers = (DIGEST, PART, MEMBER_BITS, text)
+    readers = (DIGEST, PART, MEMBER_BITS, text, DIGEST)
     digest: bytes
     part: int
     contributors: int
     fault: str
+    basis: bytes
 
 
 _ORDERS: dict[int, type[WorkerRequest]] = {

@@ -84,7 +84,7 @@ class WorkerOrders:
             worker,
             CompareMean(
                 effect.digest, effect.part, effect.contributors, effect.names, effect.weights, effect.declared,
-                effect.anchor, effect.missing, effect.scale, effect.pull, effect.direction,
+                effect.anchor, effect.missing, effect.scale, effect.pull, effect.direction, effect.basis,
             ),
         )  # fmt: skip
 
@@ -124,8 +124,8 @@ class WorkerOrders:
             case ShareMeasured(anchor, part) if self._asked.get((anchor, part)) == sender:
                 del self._asked[anchor, part]
                 self._deliver(interface.OwnMeasured(self._clock(), anchor, part, order.figures))
-            case MeanCompared(digest, part, bits, fault) if self._asked.get((digest, part)) == sender:
+            case MeanCompared(digest, part, bits, fault, basis) if self._asked.get((digest, part)) == sender:
                 del self._asked[digest, part]
-                self._deliver(MeanChecked(self._clock(), digest, part, bits, fault))
+                self._deliver(MeanChecked(self._clock(), digest, part, bits, fault, basis))
             case _:
                 raise ValueError("no answer to what was asked")

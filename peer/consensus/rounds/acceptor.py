@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
-from peer.consensus.protocol import validation
+from peer.consensus.protocol import norms, validation
 from peer.consensus.protocol.block import MAX_SKIPPED, Block, ContributionHeader, Update, Vote
 from peer.consensus.protocol.head import ChainEntry
 from peer.consensus.protocol.membership import trusted
@@ -43,11 +43,8 @@ def on_update(turn: Transition, update: Update) -> None:
 def _certificate_of(turn: Transition, digest: bytes, before: int) -> tuple[Vote, ...]:
     """The certificate of an earlier ballot of the same update, if I know one."""
     mine = turn.state.acceptor
-    return (
-        mine.certificate
-        if mine.accepted is not None and mine.accepted[1] == digest and mine.accepted[0] < before
-        else ()
-    )
+    is_known = mine.accepted is not None and mine.accepted[1] == digest and mine.accepted[0] < before
+    return mine.certificate if is_known else ()
 
 
 # ---- promise ----
@@ -155,11 +152,14 @@ def on_propose(turn: Transition, sender: str, message: Propose) -> None:
     ):
         turn.refuse(sender, VOTES, "it proposes again what no quorum has checked")
         return
-    proposal = Proposal(place.ballot, update, message.signature, message.certificate)
+    basis = known.basis if known is not None else norms.inputs_digest_of(update.members)
+    proposal = Proposal(place.ballot, update, message.signature, message.certificate, basis)
     if known is None or known.ballot != place.ballot:
         turn.ballot_moved()
         turn.phase("commit", place.ballot)
     turn.set(proposals=_room(turn.state) | {digest: proposal})
+    if known is None:
+        soundness.check_shown(turn, update.parts)
     if message.certificate and message.certificate[0].ballot == place.ballot:
         key, known_votes = (place.ballot, digest), turn.state.prepared.get((place.ballot, digest), {})
         shown = {vote.voter: vote for vote in message.certificate}
@@ -314,13 +314,13 @@ def _is_sound(turn: Transition, proposal: Proposal) -> bool:
         return True  # a quorum has found it so: whoever objects now is too late
     update, faults = proposal.update, turn.state.faults
     wrong, asked = [], False
-    for key in soundness.means_of(update):
+    for key in soundness.means_of(update, proposal.basis):
         if not soundness.have_checked(turn, update.members, soundness.table_of(update), key):
             asked = True
         elif faults[key]:
             wrong.append(key)
-    for digest, part, _ in wrong[:1]:
-        why = f"the mean of part {part} ({digest.hex()[:12]}): {faults[digest, part, update.contributors[part]]}"
+    for key in wrong[:1]:
+        why = f"the mean of part {key[1]} ({key[0].hex()[:12]}): {faults[key]}"
         turn.refuse(turn.owner(proposal.ballot), MEANS, why)
     return not asked and not wrong
 
@@ -355,6 +355,8 @@ def on_vote(turn: Transition, sender: str, message: VoteCast) -> None:
         turn.ballot_moved()
     if not vote.phase:
         turn.set(checks=kept)
+        if update is not None:
+            soundness.show_again(turn, vote.voter, state.proposals[vote.update])
         if vote.voter in state.mute and update is not None:
             _hear_again(turn, key, [header for header in update.members if header.peer == vote.voter])
         if update is None and vote.ballot == state.acceptor.promised and (state.unseen or (-1,))[0] < vote.ballot:
@@ -409,9 +411,10 @@ def prepare_if_checked(turn: Transition) -> None:
     believed = trusted(state.head)
     mute = (header.peer for header in silent if header.peer not in believed)
     turn.set(mute=(*state.mute, *mute)[-timeouts.SILENT_MOST :])
-    if not proposal.certificate and soundness.is_objected_to(turn, proposal.update):
+    if not proposal.certificate and soundness.is_objected_to(turn, proposal):
         return
-    if proposal.certificate or not any(state.faults.get(mean) for mean in soundness.means_of(proposal.update)):
+    means = soundness.means_of(proposal.update, proposal.basis)
+    if proposal.certificate or not any(state.faults.get(mean) for mean in means):
         _cast(turn, proposal, phase=1)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from peer.consensus.protocol import validation
+from peer.consensus.protocol import norms, validation
 from peer.consensus.protocol.block import Block, Update
 from peer.consensus.protocol.encoding import digest_of
 from peer.consensus.protocol.frame_reader import parts_too_early
@@ -405,4 +405,4 @@ def _is_update(turn: Transition, digest: bytes) -> bool:
 
 def seen_again(update: Update) -> Proposal:
     """An update known only by its digest is no proposal to vote on; ballot -1 keeps it from being one."""
-    return Proposal(-1, update, b"")
+    return Proposal(-1, update, b"", basis=norms.inputs_digest_of(update.members))

@@ -11,7 +11,7 @@ from peer.consensus.protocol import norms, penalties, validation
 from peer.consensus.protocol.block import VOID, ContributionHeader, Update, Vote, givers, token_share
 from peer.consensus.protocol.encoding import pack
 from peer.consensus.protocol.membership import next_electorate, trusted
-from peer.consensus.protocol.messages import GetMeans, MeanData, Nack, Propose, Reassign
+from peer.consensus.protocol.messages import GetMeans, Nack, Propose, Reassign
 from peer.consensus.rounds import reassignment, soundness, timeouts
 from peer.consensus.rounds.interface import Tell
 from peer.consensus.rounds.state import BallotPhase, CoordinatorState, MemberState
@@ -58,17 +58,14 @@ def poll_means(turn: Transition, lead: CoordinatorState) -> None:
     if expected and len(missing) == len(expected):
         abort(turn, "no mean of any part arrived")
     elif turn.state.state_digest and (
-        all(_key(part, means[part]) in turn.state.faults for part in expected - missing) or not turn.rules.row_bytes
+        all(soundness.named(exchange, means[part]) in turn.state.faults for part in expected - missing)
+        or not turn.rules.row_bytes
     ):
         update = make_update(turn, lead, exchange)
         if any(update.contributors):
             propose(turn, turn.state.lead or lead, update)
         else:
             abort(turn, "nothing that counts arrived")
-
-
-def _key(part: int, mean: MeanData) -> tuple[bytes, int, int]:
-    return mean.digest, part, mean.contributors
 
 
 def _have_checked(turn: Transition, exchange: MemberState) -> None:
@@ -78,12 +75,9 @@ def _have_checked(turn: Transition, exchange: MemberState) -> None:
     for part, mean in exchange.means.items():
         if not validation.is_of_enough(turn.state.electorate, exchange.members, mean.contributors):
             continue
-        key = _key(part, mean)
-        is_checked = (
-            turn.rules.row_bytes
-            and mean.digest in turn.state.held
-            and soundness.have_checked(turn, exchange.members, table, key)
-        )
+        key = soundness.named(exchange, mean)
+        is_here = turn.rules.row_bytes and mean.digest in turn.state.held
+        is_checked = is_here and soundness.have_checked(turn, exchange.members, table, key)
         if not is_checked or not turn.state.faults[key]:
             right[part] = mean
     if len(right) < len(exchange.means):
@@ -168,28 +162,17 @@ def make_update(turn: Transition, lead: CoordinatorState, exchange: MemberState)
     judgement = exchange.judgement
     weights, scales, pulls = norms.table_of(judgement)
     update = Update(
-        parent=head.anchor,
-        round=head.round + 1,
+        parent=head.anchor, round=head.round + 1,
         time=max(int(turn.now + turn.rules.wall_offset_s), head.time + turn.rules.min_round_s),
-        members=exchange.members,
-        elect=(),
+        members=exchange.members, elect=(),
         parts=tuple(means[part].digest if part in means else VOID for part in parts),
         contributors=tuple(
             means[part].contributors if part in means else _refused(turn, exchange, part) for part in parts
         ),
-        weights=weights,
-        penalties=(),
-        weight=head.weight + len(exchange.members),
-        ballot=exchange.place.ballot,
-        coordinator=turn.me,
-        waited=waited,
-        took=took,
-        scales=scales,
-        pulls=pulls,
-        records=judgement.records,
-        roster=turn.roster,
-        state=turn.state.state_digest,
-    )
+        weights=weights, penalties=(), weight=head.weight + len(exchange.members), ballot=exchange.place.ballot,
+        coordinator=turn.me, waited=waited, took=took, scales=scales, pulls=pulls, records=judgement.records,
+        roster=turn.roster, state=turn.state.state_digest,
+    )  # fmt: skip
     tenures = validation.tenures_due(turn.rules, head, update)
     update = replace(update, tenures=tenures, elect=next_electorate(head, exchange.members, tenures, update.roster))
     return replace(update, penalties=penalties.due(turn.rules, head, update, judgement.findings))
@@ -206,8 +189,7 @@ def propose(turn: Transition, lead: CoordinatorState, update: Update, certificat
     digest = update.digest
     signature = turn.rules.keys.sign("propose", pack((place.packed(), digest)))
     until = turn.now + VOTES_S + timeouts.at(turn.state, lead.ballot).ack_s
-    turn.set(
-        lead=replace(lead, stage=BallotPhase.PROPOSING, update=digest, until=until, repeat_at=turn.now + REPEAT_S),
-    )
+    lead = replace(lead, stage=BallotPhase.PROPOSING, update=digest, until=until, repeat_at=turn.now + REPEAT_S)
+    turn.set(lead=lead)
     members = (header.peer for header in update.members)
     turn.send((*turn.state.electorate, *members), Propose(place, update, signature, certificate))

@@ -198,9 +198,9 @@ def on_nack(turn: Transition, sender: str, message: Nack) -> None:
         turn.ballot_over()  # its coordinator has stepped back
         return
     # Two that follow each other's ballots would else stay below those of a third, who never takes part in theirs. By
-    # one cycle at a time, since nothing proves what a voter has promised.
+    # one cycle at a time, and in answer to a ballot of mine, since nothing proves what a voter has promised.
     most = turn.state.acceptor.promised + len(turn.state.electorate)
-    if sender != turn.owner(ballot):
+    if turn.owner(ballot) == turn.me and ballot <= turn.state.acceptor.promised:
         turn.set(outbid=max(turn.state.outbid, min(message.promised, most)))
     if lead is None or ballot != lead.ballot:
         return
@@ -315,16 +315,12 @@ def _look_at_adopted(turn: Transition, lead: CoordinatorState) -> None:
     proposal = turn.state.proposals.get(lead.update)
     if proposal is not None and validation.fits(turn.rules, turn.state.held, proposal.update):
         missing = turn.missing(proposal.update)
+        accepted = {peer: said.accepted for peer, said in lead.promises.items() if said.accepted is not None}
+        theirs = {peer: ballot for peer, (ballot, update) in accepted.items() if update == lead.update}
         if not missing:
-            best = max(item.accepted[0] for item in lead.promises.values() if item.accepted is not None)
-            proof = (item.certificate for item in lead.promises.values() if item.accepted == (best, lead.update))
-            propose(turn, lead, proposal.update, next(proof))
+            newest = max(theirs, key=lambda peer: theirs[peer])
+            propose(turn, lead, proposal.update, lead.promises[newest].certificate)
             return
-        reporters = [
-            peer
-            for peer, promise in lead.promises.items()
-            if promise.accepted is not None and lead.update == promise.accepted[1]
-        ]
-        turn.fetch(missing, reporters)
+        turn.fetch(missing, theirs)
     if turn.now >= lead.until:
         abort(turn, "the bytes of an accepted update did not arrive")

@@ -362,7 +362,7 @@ class Driver:
         whole = self._disk.load(effect.digest)
         if whole is not None:
             self._arithmetic.check_row(
-                effect, whole, lambda right: self.deliver(RowChecked(self.clock(), *key, right))
+                effect, whole, lambda right: self.deliver(RowChecked(self.clock(), *key, right, effect.basis))
             )  # fmt: skip
 
     def _check_mean(self, effect: CheckMean) -> None:
@@ -373,7 +373,7 @@ class Driver:
         key = effect.digest, effect.part, effect.contributors
         self._arithmetic.check(
             effect, self.state.rules.me, whole, None if found is None else found[1],
-            lambda fault: self.deliver(MeanChecked(self.clock(), *key, fault)),
+            lambda fault: self.deliver(MeanChecked(self.clock(), *key, fault, effect.basis)),
         )  # fmt: skip
 
     def _mean_frame(self, mean: MeanData) -> bytes | None:

@@ -182,6 +182,7 @@ class MeanChecked(Input):
     part: int
     contributors: int
     fault: str
+    basis: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +194,7 @@ class RowChecked(Input):
     part: int
     contributors: int
     right: bool
+    basis: bytes = b""
 
 
 SUM = "it is not what its rows come to"
@@ -341,6 +343,8 @@ class CheckMean(Effect):
     """As in `ReducePart`; -1 if the mean is pulled to the last committed one and that is unknown here: then the sum is
     not checked."""
     direction: bytes = VOID
+    basis: bytes = b""
+    """Digest of the headers that say all this, since others may name the same mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,6 +360,7 @@ class CheckRow(Effect):
     declared: float
     """The norm that its contributor declared for the layer."""
     anchor: bytes
+    basis: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -267,7 +267,7 @@ def _tick(turn: Transition) -> None:
 def _hold(turn: Transition, digest: bytes, size: int) -> None:
     turn.set(held={**turn.state.held, digest: size})
     turn.arrived(digest)
-    soundness.check_shown(turn, digest)
+    soundness.check_shown(turn, {digest})
     readiness.count(turn, size)
     acceptor.poll(turn)
     coordinator.poll(turn)

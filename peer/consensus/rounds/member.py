@@ -152,16 +152,11 @@ def on_start(turn: Transition, sender: str, message: Start) -> None:
     turn.set(deadlines=timeouts.by_lines(state, message.headers))
     closes_at = turn.now + timeouts.at(turn.state, place.ballot).exchange_s
     exchange = MemberState(
-        place=place,
-        round=state.head.round,
-        members=message.headers,
-        reducers=reducers,
-        closes_at=closes_at,
-        began_at=turn.now,
-        basis=norms.inputs_digest_of(message.headers),
+        place=place, round=state.head.round, members=message.headers, reducers=reducers, closes_at=closes_at,
+        began_at=turn.now, basis=norms.inputs_digest_of(message.headers),
         judgement=norms.judgement_of(turn.rules, state.head, message.headers),
         received={part: 0 for part, reducer in enumerate(reducers) if reducer == turn.me},
-    )
+    )  # fmt: skip
     turn.set(exchange=exchange)
     turn.ballot_moved()
     turn.phase("exchange", place.ballot, closes_at)
@@ -301,13 +296,8 @@ def replay_early(turn: Transition) -> None:
         elif message.payload:
             on_mean(turn, sender, message)
         else:
-            on_delegates_mean(
-                turn,
-                sender,
-                message.digest,
-                turn.rules.object_bytes(turn.state.head.round, message.part, message.contributors),
-                message,
-            )
+            size = turn.rules.object_bytes(turn.state.head.round, message.part, message.contributors)
+            on_delegates_mean(turn, sender, message.digest, size, message)
 
 
 def _close_if_complete(turn: Transition) -> None:
@@ -458,11 +448,8 @@ def keeps_for_me(turn: Transition, worker: str, layer: int) -> bool:
     """Whether it is the home of mine with this layer, now or in the present round."""
     exchange = turn.state.exchange
     index = exchange.index_of(turn.me) if exchange is not None else None
-    now_and_then = (
-        *turn.state.delegates,
-        *(exchange.members[index].delegates if exchange is not None and index is not None else ()),
-    )
-    return any(first <= layer <= last and peer == worker for first, last, peer in now_and_then)
+    then = exchange.members[index].delegates if exchange is not None and index is not None else ()
+    return any(first <= layer <= last and peer == worker for first, last, peer in (*turn.state.delegates, *then))
 
 
 def _refuse_mean(turn: Transition, mean: MeanData) -> None:

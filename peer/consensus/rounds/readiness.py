@@ -160,12 +160,8 @@ def _say(turn: Transition, why: str) -> None:
         return
     turn.set(catch_up=replace(found, said=why, said_at=turn.now))
     if found.received_bytes:
-        rounds = _goal(turn) - found.first_round
-        _report_bytes(
-            turn,
-            found.received_bytes,
-            max(found.received_bytes, rounds * sum(turn.rules.bytes_of_means) // turn.rules.fragments),
-        )
+        expected = (_goal(turn) - found.first_round) * sum(turn.rules.bytes_of_means) // turn.rules.fragments
+        _report_bytes(turn, found.received_bytes, max(found.received_bytes, expected))
     turn.emit(Tell(PeerStateChanged(state="SYNCING", why=why)))
 
 

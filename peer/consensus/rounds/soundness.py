@@ -7,7 +7,7 @@ compares its own row with its own bytes. A contributor whose row is wrong shows 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from peer.consensus.protocol import merkle, norms, validation
@@ -17,7 +17,7 @@ from peer.consensus.protocol.encoding import digest_of
 from peer.consensus.protocol.messages import MeanData, Objection, Reassign, RowDispute
 from peer.consensus.rounds import misconduct, reassignment, timeouts
 from peer.consensus.rounds.interface import ROW, CheckMean, CheckRow, MeanChecked, RowChecked, ShowRow
-from peer.consensus.rounds.state import BallotPhase
+from peer.consensus.rounds.state import BallotPhase, Mean, MemberState, Proposal
 from peer.consensus.rounds.transition import Transition
 
 SHOWN_MOST = 32
@@ -30,10 +30,6 @@ PROOF_VOTES_S = 8.0
 """A coordinator gives its proposal so long once nobody can object any more."""
 
 
-Key = tuple[bytes, int, int]
-"""A mean: (digest, part, contributors)."""
-
-
 def certified(turn: Transition, accepted: tuple[int, bytes], votes: tuple[Vote, ...]) -> bool:
     """Whether these are the votes of a quorum that has checked an update in a ballot."""
     ballot, digest = accepted
@@ -41,21 +37,25 @@ def certified(turn: Transition, accepted: tuple[int, bytes], votes: tuple[Vote, 
     return not fault and votes[0].ballot == ballot
 
 
-def means_of(update: Update) -> Iterator[Key]:
-    """The means of an update that are not void."""
+def means_of(update: Update, basis: bytes) -> Iterator[Mean]:
+    """The means of an update that are not void; `basis` is the digest of its headers."""
     for part, (digest, bits) in enumerate(zip(update.parts, update.contributors, strict=True)):
         if digest != VOID:
-            yield digest, part, bits
+            yield digest, part, bits, basis
+
+
+def named(exchange: MemberState, mean: MeanData) -> Mean:
+    """Under the headers of this exchange, whichever its reducer was told."""
+    return mean.digest, mean.part, mean.contributors, exchange.basis
 
 
 Table = tuple[tuple[tuple[int, ...], ...], tuple[int, ...], tuple[int, ...]]
 """Weights, scales and pulls, as an update has them."""
 
 
-def check_of(
-    turn: Transition, members: tuple[ContributionHeader, ...], table: Table, digest: bytes, part: int, bits: int
-) -> CheckMean:
+def check_of(turn: Transition, members: tuple[ContributionHeader, ...], table: Table, mean: Mean) -> CheckMean:
     """The comparison of one mean that the driver is asked for."""
+    digest, part, bits, basis = mean
     (weights, scales, pulls), number, head = table, turn.fragment.rows[part], turn.state.head
     row, chosen = norms.row_for(weights, number), [index for index in range(len(members)) if bits >> index & 1]
     pull = pulls[number] if pulls else 0
@@ -64,19 +64,19 @@ def check_of(
         digest, part, bits, tuple(members[index].peer for index in chosen), tuple(row[index] for index in chosen),
         tuple(norms.declared_of_part(members[index], part) for index in chosen), head.anchor,
         reassignment.missing_weight(turn, members, row, bits), scales[number] if scales else WEIGHT_ONE,
-        pull if is_known or not pull else -1, reassignment.direction(turn, part),
+        pull if is_known or not pull else -1, reassignment.direction(turn, part), basis,
     )  # fmt: skip
 
 
-def have_checked(turn: Transition, members: tuple[ContributionHeader, ...], table: Table, key: Key) -> bool:
+def have_checked(turn: Transition, members: tuple[ContributionHeader, ...], table: Table, key: Mean) -> bool:
     """Whether a mean has been compared with its rows; otherwise that is asked for, once, or again at another home."""
-    state, (digest, _, _) = turn.state, key
+    state = turn.state
     if key in state.faults:
         return True
     asked_at = state.checking.get(key)
-    if asked_at is None or (digest in state.afar and turn.now - asked_at >= CHECK_AGAIN_S):
+    if asked_at is None or (key[0] in state.afar and turn.now - asked_at >= CHECK_AGAIN_S):
         turn.set(checking={**state.checking, key: turn.now})
-        turn.emit(check_of(turn, members, table, *key))
+        turn.emit(check_of(turn, members, table, key))
     return False
 
 
@@ -94,7 +94,7 @@ def check_replaced(turn: Transition, order: Reassign) -> None:
     for part, _ in order.parts:
         mean = exchange.means.get(part)
         if mean is not None and not mean.attempt and mean.digest in turn.state.held:
-            have_checked(turn, exchange.members, table, (mean.digest, part, mean.contributors))
+            have_checked(turn, exchange.members, table, named(exchange, mean))
 
 
 def check_late(turn: Transition, update: Update) -> None:
@@ -102,20 +102,20 @@ def check_late(turn: Transition, update: Update) -> None:
     if not turn.rules.row_bytes or turn.rules.holds is not None:
         return
     index = next((index for index, header in enumerate(update.members) if header.peer == turn.me and header.root), None)
-    for key in means_of(update):
+    for key in means_of(update, norms.inputs_digest_of(update.members)):
         if index is not None and key[2] >> index & 1 and key not in turn.state.faults:
             have_checked(turn, update.members, table_of(update), key)
 
 
 def on_checked(turn: Transition, event: MeanChecked) -> None:
     """If a row about me is wrong I show others what I gave; what is wrong in itself everybody sees as I do."""
-    key = (event.digest, event.part, event.contributors)
+    key = (event.digest, event.part, event.contributors, event.basis)
     turn.set(faults={**turn.state.faults, key: event.fault})
-    found = _where(turn, key)
+    found, mean = _origin(turn, key), (event.part, event.digest, event.contributors)
     if event.fault == ROW and found is not None:
         voters, place = turn.state.electorate, turn.place(max(0, turn.state.acceptor.promised))
         if found.anchor == place.anchor and turn.me in voters:
-            turn.send((peer for peer in voters if peer != turn.me), Objection(place, *key[1::-1], key[2]))
+            turn.send((peer for peer in voters if peer != turn.me), Objection(place, *mean))
         author, once = _author(turn, key), (place.ballot, _liar_or_mean(turn, key))
         if once not in turn.state.forwarded:
             turn.set(forwarded=turn.state.forwarded | {once})
@@ -123,60 +123,82 @@ def on_checked(turn: Transition, event: MeanChecked) -> None:
             others = [peer for peer in voters if peer not in (turn.me, author)]
             others.sort(key=lambda peer: timeouts.lost_at(turn.state, peer) <= turn.now)
             chosen = tuple(others[: len(voters) - quorum(voters) + 1])
-            turn.emit(ShowRow(chosen, replace(place, anchor=found.anchor), *key[1::-1], key[2]))
+            turn.emit(ShowRow(chosen, replace(place, anchor=found.anchor), *mean))
     if event.fault:
         _blame(turn, key, event.fault)
 
 
 def on_row_dispute(turn: Transition, sender: str, message: RowDispute) -> None:
     """A peer shows the bytes that a member pledged, and a mean whose row about them is false."""
-    key, giver = (message.digest, message.part, message.contributors), message.giver or sender
-    found, state = _where(turn, key), turn.state
-    if found is None or sender in state.wrong or (giver, key) in state.shown:
+    state, giver = turn.state, message.giver or sender
+    if sender in state.wrong or (giver, _shown_of(message)) in state.shown:
         return
     if sum(by == sender for by, _ in state.shown.values()) >= SHOWN_MOST:
         return
-    names, sizes = [header.peer for header in found.members], turn.rules.bytes_in(found.round)
+    if any(_pledged(turn, origin, giver, message) for origin in _origins(turn, *_shown_of(message))):
+        turn.set(shown={**state.shown, (giver, _shown_of(message)): (sender, message)})
+        _check_rows(turn, giver, message)
+
+
+def _shown_of(message: RowDispute) -> tuple[bytes, int, int]:
+    return message.digest, message.part, message.contributors
+
+
+def _pledged(turn: Transition, origin: MeanOrigin, giver: str, message: RowDispute) -> bool:
+    """Whether these are the bytes that a member pledged."""
+    names, sizes = [header.peer for header in origin.members], turn.rules.bytes_in(origin.round)
     if giver not in names or message.part >= len(sizes) or len(message.payload) != sizes[message.part]:
-        return
-    index = names.index(giver)
-    root, leaf = found.members[index].root, digest_of(message.payload)
-    if not message.contributors >> index & 1 or not root:
-        return
-    if merkle.proves(root, leaf, message.part, message.path, len(sizes)):
-        turn.set(shown={**state.shown, (giver, key): (sender, message)})
-        _check_row(turn, giver, message)
+        return False
+    root, leaf = origin.members[names.index(giver)].root, digest_of(message.payload)
+    return root != b"" and merkle.proves(root, leaf, message.part, message.path, len(sizes))
 
 
-def check_shown(turn: Transition, digest: bytes) -> None:
-    """The mean has arrived about which somebody has shown evidence."""
+def show_again(turn: Transition, voter: str, proposal: Proposal) -> None:
+    """To who has checked it and was away when this was shown. The others do not say so of a mean that is false."""
     for (giver, key), (_, message) in turn.state.shown.items():
-        if key[0] == digest and not turn.state.faults.get(key):
-            _check_row(turn, giver, message)
+        is_here = message.digest in proposal.update.parts and turn.state.faults.get((*key, proposal.basis))
+        if is_here and voter in turn.state.electorate and voter not in (turn.me, giver):
+            turn.send((voter,), replace(message, giver=giver))
 
 
-def _check_row(turn: Transition, giver: str, message: RowDispute) -> None:
-    """Nothing happens without the mean: the row is checked once the mean is here."""
-    found = _where(turn, (message.digest, message.part, message.contributors))
-    if found is None:
-        return
-    index = [header.peer for header in found.members].index(giver)
-    rank = (message.contributors & ((1 << index) - 1)).bit_count()
-    turn.emit(
-        CheckRow(
-            giver, message.digest, message.part, message.contributors, rank, message.payload,
-            norms.declared_of_part(found.members[index], message.part), found.anchor,
-        )
-    )  # fmt: skip
+def check_shown(turn: Transition, digests: Collection[bytes]) -> None:
+    """Means have arrived, or were proposed, about which somebody has shown evidence."""
+    for (giver, _), (_, message) in turn.state.shown.items():
+        if message.digest in digests:
+            _check_rows(turn, giver, message)
+
+
+def _check_rows(turn: Transition, giver: str, message: RowDispute) -> None:
+    """Under all headers with which the mean was named: which row is the giver's depends on them. Nothing happens
+    without the mean: the rows are checked once it is here."""
+    origins = {origin.basis: origin for origin in _origins(turn, *_shown_of(message))}
+    for basis, origin in origins.items():
+        if turn.state.faults.get((*_shown_of(message), basis)) or not _pledged(turn, origin, giver, message):
+            continue
+        index = [header.peer for header in origin.members].index(giver)
+        if not message.contributors >> index & 1:
+            continue
+        rank = (message.contributors & ((1 << index) - 1)).bit_count()
+        declared = norms.declared_of_part(origin.members[index], message.part)
+        turn.emit(
+            CheckRow(
+                giver, message.digest, message.part, message.contributors, rank, message.payload, declared,
+                origin.anchor, basis,
+            )
+        )  # fmt: skip
 
 
 def on_row_checked(turn: Transition, event: RowChecked) -> None:
     """The row is false: no peer accepts this mean any more, everybody knows its author, and I pass the evidence on."""
-    key = (event.digest, event.part, event.contributors)
-    sender, message = turn.state.shown.get((event.giver, key), ("", None))
+    key = (event.digest, event.part, event.contributors, event.basis)
+    sender, message = turn.state.shown.get((event.giver, key[:3]), ("", None))
     if event.right:
+        proposals = turn.state.proposals.values()
+        if message is None or all((event.basis, message.place.ballot) != (it.basis, it.ballot) for it in proposals):
+            return  # it may be about a proposal that I have not seen, under other headers
         turn.set(wrong=turn.state.wrong | {sender})
-        if turn.state.objections.get(event.giver, (None, 0.0))[0] == key:  # its proof proves nothing: nobody waits on
+        objected, _ = turn.state.objections.get(event.giver, ((), 0.0))
+        if objected == key[:3]:  # its proof proves nothing: nobody waits on
             turn.set(unproven={**turn.state.unproven, event.giver: turn.state.head.round})
         return
     if turn.state.faults.get(key):
@@ -193,24 +215,20 @@ def on_row_checked(turn: Transition, event: RowChecked) -> None:
 def on_objection(turn: Transition, sender: str, message: Objection) -> None:
     """Accept one objection per anchor from a voter that has not objected without proof."""
     state = turn.state
-    lately = state.head.round - state.unproven.get(sender, -OBJECTS_AGAIN_AFTER) < OBJECTS_AGAIN_AFTER
-    if (
-        message.place.anchor != state.head.anchor
-        or sender not in state.electorate
-        or sender in state.objections
-        or lately
-    ):
+    if message.place.anchor != state.head.anchor or sender not in state.electorate or sender in state.objections:
+        return
+    if state.head.round - state.unproven.get(sender, -OBJECTS_AGAIN_AFTER) < OBJECTS_AGAIN_AFTER:
         return
     key = (message.digest, message.part, message.contributors)
     turn.set(objections={**state.objections, sender: (key, turn.now)})
     turn.ballot_moved()
 
 
-def is_objected_to(turn: Transition, update: Update) -> bool:
+def is_objected_to(turn: Transition, proposal: Proposal) -> bool:
     """Whether a contributor of the mean may still prove that the mean misquotes it."""
-    state, waits = turn.state, False
-    for peer, (key, at) in state.objections.items():
-        digest, part, bits = key
+    state, update, waits = turn.state, proposal.update, False
+    for peer, ((digest, part, bits), at) in state.objections.items():
+        key = (digest, part, bits, proposal.basis)
         if part >= len(update.parts) or (update.parts[part], update.contributors[part]) != (digest, bits):
             continue
         header = next((header for header in update.members if header.peer == peer), None)
@@ -221,7 +239,7 @@ def is_objected_to(turn: Transition, update: Update) -> bool:
             waits = True
             if state.lead is not None and state.lead.stage is BallotPhase.PROPOSING:
                 turn.set(lead=replace(state.lead, until=max(state.lead.until, until + PROOF_VOTES_S)))
-        elif not state.faults.get(key) and (peer, key) not in state.shown:
+        elif not state.faults.get(key) and (peer, key[:3]) not in state.shown:
             turn.set(unproven={**turn.state.unproven, peer: state.head.round})
     return waits
 
@@ -242,47 +260,54 @@ class MeanOrigin:
     anchor: bytes
     round: int
     """The round of that anchor."""
+    basis: bytes
 
 
-def _where(turn: Transition, key: tuple[bytes, int, int]) -> MeanOrigin | None:
-    """The proposal, the last decided update, or the exchange, in which this mean is."""
-    state, (digest, part, bits) = turn.state, key
-    decided = (step.block.update for step in state.trail[-1:])
-    for update in (*(proposal.update for proposal in state.proposals.values()), *decided):
+def _origins(turn: Transition, digest: bytes, part: int, bits: int) -> Iterator[MeanOrigin]:
+    """The proposals, the last decided update, and the exchange, in which this mean may be."""
+    decided = (Proposal(-1, step.block.update, b"") for step in turn.state.trail[-1:])
+    for proposal in (*turn.state.proposals.values(), *decided):
+        update = proposal.update
         if part < len(update.parts) and (update.parts[part], update.contributors[part]) == (digest, bits):
-            return MeanOrigin(update.members, update.parent, update.round - 1)
-    if state.exchange is None:
-        return None
-    return MeanOrigin(state.exchange.members, state.head.anchor, state.head.round)
+            basis = proposal.basis or norms.inputs_digest_of(update.members)
+            yield MeanOrigin(update.members, update.parent, update.round - 1, basis)
+    exchange, head = turn.state.exchange, turn.state.head
+    if exchange is not None:
+        yield MeanOrigin(exchange.members, head.anchor, head.round, exchange.basis)
 
 
-def _mean(turn: Transition, key: tuple[bytes, int, int]) -> MeanData | None:
-    """What a peer has signed about it."""
-    digest, part, bits = key
+def _origin(turn: Transition, key: Mean) -> MeanOrigin | None:
+    """The one with these headers."""
+    digest, part, bits, basis = key
+    return next((origin for origin in _origins(turn, digest, part, bits) if origin.basis == basis), None)
+
+
+def _mean(turn: Transition, key: Mean) -> MeanData | None:
+    """What a peer has signed about it. If it was told other headers, a false mean is not its fault."""
     for exchange in (turn.state.exchange, turn.state.past):
-        mean = exchange.means.get(part) if exchange is not None else None
-        if mean is not None and (mean.digest, mean.contributors) == (digest, bits):
+        mean = exchange.means.get(key[1]) if exchange is not None else None
+        if mean is not None and (mean.digest, mean.part, mean.contributors, mean.basis) == key:
             return mean
     return None
 
 
-def _author(turn: Transition, key: tuple[bytes, int, int]) -> str:
+def _author(turn: Transition, key: Mean) -> str:
     mean = _mean(turn, key)
     return mean.reducer if mean is not None else ""
 
 
-def _liar_or_mean(turn: Transition, key: Key) -> str:
+def _liar_or_mean(turn: Transition, key: Mean) -> str:
     """In one ballot one proof is enough for each liar, and one for each mean that nobody has signed to me."""
     return _author(turn, key) or key[0].hex()
 
 
-def _blame(turn: Transition, key: tuple[bytes, int, int], fault: str) -> None:
+def _blame(turn: Transition, key: Mean, fault: str) -> None:
     """Name the peer that signed the mean. If nobody has signed it to me, no peer is named: its proposal is refused."""
-    mean, (_, part, _) = _mean(turn, key), key
+    mean, part = _mean(turn, key), key[1]
     if mean is None:
         return
     if mean.reducer != turn.me:
-        found = _where(turn, key)
+        found = _origin(turn, key)
         parts = turn.rules.fragment(found.round if found is not None else turn.state.head.round).parts
         misconduct.catch(turn, mean.reducer, parts[part].layer, f"its mean of part {part}: {fault}")
     exchange = turn.state.exchange

@@ -105,8 +105,6 @@ class CoordinatorState:
     """Digest of the adopted or proposed update."""
     nacked: frozenset[str] = frozenset()
     """Voters that say they promised a later ballot."""
-    refused: frozenset[bytes] = frozenset()
-    """Updates of other instances whose bytes no peer gave."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,6 +215,13 @@ class Proposal:
     update: Update
     signature: bytes
     certificate: tuple[Vote, ...] = ()
+    basis: bytes = b""
+    """Digest of its headers. Means, and the proofs that they are false, hold for the headers of one basis alone: who
+    leads a ballot may name the same means under others."""
+
+
+Mean = tuple[bytes, int, int, bytes]
+"""A mean under certain headers: (digest, part, contributors, basis)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,9 +370,9 @@ class State:
     prepared: Mapping[tuple[int, bytes], Mapping[str, Vote]] = field(default_factory=dict)
     checked_at: float = float("-inf")
     """When I voted in phase 0."""
-    faults: Mapping[tuple[bytes, int, int], str] = field(default_factory=dict)
-    """The fault of a mean, by its digest, part and contributors; empty for a correct one."""
-    checking: Mapping[tuple[bytes, int, int], float] = field(default_factory=dict)
+    faults: Mapping[Mean, str] = field(default_factory=dict)
+    """The fault of a mean; empty for a correct one."""
+    checking: Mapping[Mean, float] = field(default_factory=dict)
     """Means that are being compared with their rows, and when that was asked for."""
     shown: Mapping[tuple[str, tuple[bytes, int, int]], tuple[str, RowDispute]] = field(default_factory=dict)
     """What was shown for this anchor, and by which peer; by contributor and mean."""

@@ -7,12 +7,23 @@ from random import Random
 
 import pytest
 
+from peer.consensus.protocol.messages import Propose, Start
+from peer.consensus.rounds.interface import SendMean, SendParts
 from peer.schema.events import PenaltyImposed
+from tests.fields.trust.headers import (
+    has_them_checked_before,
+    leaves_one_out,
+    proposes_under_others,
+    refuses_what_nobody_asked,
+    starts_one_with_others,
+)
 from tests.fields.trust.liars import LIAR, Attack, Stage, coordinator_swaps, equivocates, owner_lies
+from tests.fields.trust.misers import declares, falls_silent, is_never_ready, keeps
 from tests.fields.trust.talkers import floods, hasty, invents_an_acceptance, misses_everybody, votes_for_nothing
 from tests.model_swarm import FaultyWorld, Overcome, run_schedule
 
 PEERS = 4
+NORMS = {"nan": "7fc00000", "infinite": "7f800000", "huge": "7f7fffff", "tiny": "00000001", "none": "00000000"}
 ATTACKS: dict[str, Attack] = {
     **{f"owner: {mode}": owner_lies(mode) for mode in ("sum", "row", "flip")},
     **{f"coordinator: {mode}": coordinator_swaps(mode) for mode in ("bare", "true", "false")},
@@ -22,6 +33,16 @@ ATTACKS: dict[str, Attack] = {
     "votes for nothing": votes_for_nothing,
     "all are away": misses_everybody,
     **{f"flood: {what}": floods(what) for what in ("objections", "disputes", "stuck")},
+    "other headers: proposed": proposes_under_others,
+    "other headers: checked before": has_them_checked_before,
+    "other headers: started": starts_one_with_others,
+    "shows bytes of who is left out": leaves_one_out,
+    "refuses all": refuses_what_nobody_asked,
+    "keeps means": keeps((SendMean,)),
+    "keeps parts": keeps((SendParts,)),
+    **{f"leads without {kind.__name__}": falls_silent(kind) for kind in (Start, Propose)},
+    "never ready": is_never_ready,
+    **{f"norms: {name}": declares(bytes.fromhex(norm)) for name, norm in NORMS.items()},
 }
 BEGINS_S = 20.0
 """It lies from some moment before this on, to the end."""

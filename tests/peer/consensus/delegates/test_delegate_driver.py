@@ -171,17 +171,17 @@ def test_it_compares_a_mean_that_its_lead_cannot_see(home: Home, change: int) ->
     payload = encoded(16 * value) + encoded(value)
     digest = digest_of(payload)
     order = CompareMean(
-        digest, LAYER, 1, (LEAD,), (65_536,), (float(abs(value)),), home.place.anchor, 0, 65_536, 0, b""
+        digest, LAYER, 1, (LEAD,), (65_536,), (float(abs(value)),), home.place.anchor, 0, 65_536, 0, b"", bytes(32)
     )  # fmt: skip
     home.hear(LEAD, order)
     assert home.said(MeanCompared) == []
     home.worker.disk.objects[digest] = payload
     home.hear(LEAD, order)
-    assert home.said(MeanCompared) == [(LEAD, MeanCompared(digest, LAYER, 1, ROW if change else ""))]
+    assert home.said(MeanCompared) == [(LEAD, MeanCompared(digest, LAYER, 1, ROW if change else "", bytes(32)))]
     swollen = encoded(16 * value + 64) + encoded(value)
     home.worker.disk.objects[digest_of(swollen)] = swollen
     home.hear(LEAD, replace(order, digest=digest_of(swollen)))
-    assert home.said(MeanCompared)[1:] == [(LEAD, MeanCompared(digest_of(swollen), LAYER, 1, SUM))]
+    assert home.said(MeanCompared)[1:] == [(LEAD, MeanCompared(digest_of(swollen), LAYER, 1, SUM, bytes(32)))]
 
 
 def test_it_fetches_what_its_lead_wants_and_says_so(home: Home) -> None:
@@ -217,8 +217,8 @@ def test_it_obeys_its_lead_alone(home: Home, sender: str) -> None:
         FetchMeans(OTHER, (digest,)), GiveObjects("p2", (digest,)), GiveMean("p2", home.mean(payload=b"")),
         GiveParts("p2", home.place, 0, ((LAYER, ()),)), MeasureShare(home.place.anchor, LAYER, b""),
         MeanHeld(digest, 8),
-        GiveRow(("p2",), home.place, LAYER, digest, 1, ()), MeanCompared(digest, LAYER, 1, ""),
-        CompareMean(digest, LAYER, 1, ("p0",), (1,), (1.0,), home.place.anchor, 0, 0, 0, b""),
+        GiveRow(("p2",), home.place, LAYER, digest, 1, ()), MeanCompared(digest, LAYER, 1, "", digest),
+        CompareMean(digest, LAYER, 1, ("p0",), (1,), (1.0,), home.place.anchor, 0, 0, 0, b"", bytes(32)),
     ):  # fmt: skip
         home.hear(sender, order)
     assert home.sent == []
@@ -245,8 +245,8 @@ def test_no_bytes_stop_a_home(home: Home, to_lead: bool) -> None:
         GiveParts("p2", home.place, 0, ((LAYER, (bytes(32),)),)), MeasureShare(bytes(32), LAYER, bytes(32)),
         FetchMeans(OTHER, (bytes(32),)), GiveObjects("p2", (bytes(32),)), GiveMean("p2", mean),
         MeanHeld(bytes(32), 8, mean), ShareMeasured(home.place.anchor, LAYER, 1.0, 0.5, None),
-        CompareMean(bytes(32), LAYER, 1, ("p0",), (1,), (1.0,), bytes(32), 0, 0, 0, b""),
-        GiveRow(("p2",), home.place, LAYER, bytes(32), 1, ()), MeanCompared(bytes(32), LAYER, 1, "false"),
+        CompareMean(bytes(32), LAYER, 1, ("p0",), (1,), (1.0,), bytes(32), 0, 0, 0, b"", bytes(32)),
+        GiveRow(("p2",), home.place, LAYER, bytes(32), 1, ()), MeanCompared(bytes(32), LAYER, 1, "false", bytes(32)),
     )  # fmt: skip
     peer, sender = (home.lead, WORKER) if to_lead else (home.worker, LEAD)
     for frame in map(encode_request, orders):

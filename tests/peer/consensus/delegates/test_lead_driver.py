@@ -200,12 +200,12 @@ def test_answers_become_inputs() -> None:
     assert heard[1:] == [interface.OwnMeasured(3.0, HEAD.anchor, 1, PartNorms(4.0, 2.0))]
     with pytest.raises(ValueError, match="no answer"):
         orders.on_frame(WORKER, encode_request(figures))
-    compared = MeanCompared(MEANS[1], 1, 7, ROW)
-    orders.check(WORKER, CheckMean(MEANS[1], 1, 7, NAMES, (1, 1, 1), (1.0,) * 3, HEAD.anchor))
+    compared = MeanCompared(MEANS[1], 1, 7, ROW, HEAD.anchor)
+    orders.check(WORKER, CheckMean(MEANS[1], 1, 7, NAMES, (1, 1, 1), (1.0,) * 3, HEAD.anchor, basis=HEAD.anchor))
     with pytest.raises(ValueError, match="no answer"):
         orders.on_frame("w1", encode_request(compared))
     orders.on_frame(WORKER, encode_request(compared))
-    assert heard[2:] == [interface.MeanChecked(3.0, MEANS[1], 1, 7, ROW)]
+    assert heard[2:] == [interface.MeanChecked(3.0, MEANS[1], 1, 7, ROW, HEAD.anchor)]
     with pytest.raises(ValueError, match="no answer"):
         orders.on_frame(WORKER, encode_request(compared))
     orders.bring(WORKER, MEANS[1])

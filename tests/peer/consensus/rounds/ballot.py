@@ -101,5 +101,5 @@ def mean_of(
     """A mean from its reducer, or from who repairs it."""
     assert state.exchange is not None
     reducer, payload = reducer or state.exchange.reducers[part], PAYLOADS[part]
-    mean = MeanData(PLACE, attempt, part, reducer, contributors, digest_of(payload), b"", payload)
+    mean = MeanData(PLACE, attempt, part, reducer, contributors, digest_of(payload), b"", payload, state.exchange.basis)
     return Received(now, reducer, mean.signed(ModelKeys(reducer)))

@@ -249,8 +249,9 @@ def test_a_lead_stores_itself_what_its_own_layer_needs() -> None:
     """Also where a worker's layer has the same bytes."""
     mine_is, theirs = 0, 1
     state = lead_state((theirs, theirs, WORKER))
-    digest, reducer = digest_of(PAYLOADS[mine_is]), state.exchange.reducers[theirs]  # type: ignore[union-attr]
-    word = MeanData(PLACE, 0, theirs, reducer, 7, digest, b"").signed(ModelKeys(reducer))
+    assert state.exchange is not None
+    digest, reducer = digest_of(PAYLOADS[mine_is]), state.exchange.reducers[theirs]
+    word = MeanData(PLACE, 0, theirs, reducer, 7, digest, b"", basis=state.exchange.basis).signed(ModelKeys(reducer))
     state, _ = run(state, DelegateHolds(5.1, WORKER, digest, PART_BYTES[theirs], word))
     assert digest in state.held
     _, effects = run(state, mean_of(state, mine_is, 7, now=5.2))
@@ -327,7 +328,7 @@ def test_what_a_home_found_false_its_lead_does_not_vote_for() -> None:
     state, effects = run(state, proposed)
     asked = [effect for effect in effects if isinstance(effect, CheckMean)]
     assert [(effect.part, effect.names) for effect in asked] == [(0, NAMES), (1, NAMES[:2]), (2, NAMES[::2])]
-    answers = [MeanChecked(4.1, check.digest, check.part, check.contributors, "") for check in asked]
+    answers = [MeanChecked(4.1, check.digest, check.part, check.contributors, "", check.basis) for check in asked]
     state, _ = run(state, *answers[:2])
     assert state.acceptor.checked is None
     state, effects = run(state, replace(proposed, now=4.0 + CHECK_AGAIN_S / 2))

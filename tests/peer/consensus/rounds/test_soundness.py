@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 import pytest
 
-from peer.consensus.protocol import merkle
+from peer.consensus.protocol import merkle, norms
+from peer.consensus.protocol.block import Update
 from peer.consensus.protocol.encoding import digest_of
-from peer.consensus.protocol.messages import BallotId, Message, Objection, RowDispute, VoteCast, encode
+from peer.consensus.protocol.messages import BallotId, Message, Objection, Propose, RowDispute, Start, VoteCast, encode
 from peer.consensus.rounds import soundness
 from peer.consensus.rounds.driver import Driver
 from peer.consensus.rounds.interface import CheckRow, Effect, Received, RowChecked, Send, ShowRow
@@ -19,7 +21,19 @@ from peer.consensus.rounds.state import Proposal, State
 from peer.consensus.rounds.transition import Transition
 from peer.schema.events import AlertRaised
 from tests.peer.consensus.rounds.ballot import run
-from tests.peer.consensus.rounds.build import HEAD, header, leaves_of, part_of, place, state_of, update
+from tests.peer.consensus.rounds.build import (
+    HEAD,
+    NAMES,
+    header,
+    leaves_of,
+    owner,
+    part_of,
+    place,
+    proposal_signature,
+    state_of,
+    update,
+    vote,
+)
 from tests.peer.consensus.rounds.false_means import (
     LIAR,
     SECONDS,
@@ -98,7 +112,7 @@ def test_without_any_comparison_false_means_are_decided(monkeypatch: pytest.Monk
 
 
 def _all_is_well(turn: Transition, event: soundness.MeanChecked) -> None:
-    turn.set(faults={**turn.state.faults, (event.digest, event.part, event.contributors): ""})
+    turn.set(faults={**turn.state.faults, (event.digest, event.part, event.contributors, event.basis): ""})
 
 
 # ---- proofs on their way ----
@@ -185,8 +199,8 @@ def beside_votes(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Driver,
 
 def proposed(driver: Driver, vote: VoteCast) -> list[tuple[int, bytes, int]]:
     """(part, digest, contributors) of the means that it votes about."""
-    item = driver.state.proposals[vote.vote.update].update
-    return [(part, digest, bits) for digest, part, bits in soundness.means_of(item)]
+    item = driver.state.proposals[vote.vote.update]
+    return [(part, digest, bits) for digest, part, bits, _ in soundness.means_of(item.update, item.basis)]
 
 
 def proof_of(driver: Driver, where: BallotId, part: int, digest: bytes, bits: int) -> RowDispute:
@@ -254,11 +268,20 @@ def test_who_shows_what_proves_nothing_is_ignored(
 
 ITEM = update()
 MEAN = (ITEM.parts[0], 0, ITEM.contributors[0])
+BASIS = norms.inputs_digest_of(ITEM.members)
+
+
+def proposal_of(item: Update) -> Proposal:
+    return Proposal(0, item, b"s" * 64, basis=norms.inputs_digest_of(item.members))
+
+
+def row_checked(mean: tuple[bytes, int, int], *, right: bool, giver: str = "p1") -> RowChecked:
+    return RowChecked(5.1, giver, *mean, right=right, basis=BASIS)
 
 
 def knowing(**changes: object) -> State:
     """A voter that has been proposed something."""
-    known = {ITEM.digest: Proposal(0, ITEM, b"s" * 64)}
+    known = {ITEM.digest: proposal_of(ITEM)}
     return state_of("p0", proposals=known, **changes)
 
 
@@ -281,7 +304,7 @@ def hears(state: State, message: Message, sender: str = "p1") -> tuple[State, li
 def test_what_a_member_pledged_is_compared_with_its_row() -> None:
     """Whoever shows it, once; with the norm that it declared."""
     state, effects = hears(knowing(), shown())
-    assert checks(effects) == [CheckRow("p1", MEAN[0], 0, MEAN[2], 1, part_of("p1", 0), 1.0, HEAD.anchor)]
+    assert checks(effects) == [CheckRow("p1", MEAN[0], 0, MEAN[2], 1, part_of("p1", 0), 1.0, HEAD.anchor, BASIS)]
     _, again = hears(state, shown())
     assert checks(again) == []
     _, effects = hears(knowing(), shown(giver="p1"), "p2")
@@ -309,9 +332,29 @@ def test_nothing_else_costs_a_comparison(what: str) -> None:
     assert not state.shown
 
 
+def test_what_is_shown_before_the_proposal_is_compared_under_its_headers() -> None:
+    """A proposal may name other members than its exchange, and come to the others later than to who disputes it: which
+    row is the giver's depends on that, and it need not be false under the first of them."""
+    item = update(members=(header("p1"), header("p2")), contributors=(0b11, 0b11, 0b11), elect=NAMES)
+    before = state_of("p0", header=header("p0"))
+    before = replace(before, acceptor=replace(before.acceptor, promised=0))
+    begun, _ = run(before, Received(4.0, owner(0), Start(place(), tuple(map(header, NAMES)))))
+    assert begun.exchange is not None
+    state, effects = hears(begun, shown("p1", contributors=0b11))
+    assert [(check.rank, check.basis) for check in checks(effects)] == [(1, begun.exchange.basis)]
+    state, _ = run(state, RowChecked(5.1, "p1", MEAN[0], 0, 0b11, right=True, basis=begun.exchange.basis))
+    assert state.wrong == set()
+    state, effects = hears(state, shown("p2", contributors=0b11), "p2")
+    assert checks(effects) == [], "by the exchange it is p1's"
+    _, effects = run(state, Received(5.2, owner(0), Propose(place(), item, proposal_signature(item))))
+    basis = norms.inputs_digest_of(item.members)
+    found = [(check.giver, check.rank) for check in checks(effects) if check.basis == basis]
+    assert found == [("p1", 0), ("p2", 1)]
+
+
 def test_who_was_wrong_is_not_heard_again_for_this_anchor() -> None:
     state, _ = hears(knowing(), shown())
-    state, effects = run(state, RowChecked(5.1, "p1", *MEAN, right=True))
+    state, effects = run(state, row_checked(MEAN, right=True))
     assert state.wrong == {"p1"}
     assert effects == []
     other = update(time=9)
@@ -322,31 +365,42 @@ def test_who_was_wrong_is_not_heard_again_for_this_anchor() -> None:
 def test_an_objection_whose_proof_proves_nothing_holds_nobody_up() -> None:
     """As one without a proof: else a liar that shows its true bytes could object at every anchor."""
     state, _ = hears(knowing(objections={"p1": (MEAN, 5.0)}), shown())
-    assert soundness.is_objected_to(Transition(state, 5.1), ITEM)
-    state, _ = run(state, RowChecked(5.1, "p1", *MEAN, right=True))
-    assert not soundness.is_objected_to(Transition(state, 5.1), ITEM)
+    assert soundness.is_objected_to(Transition(state, 5.1), proposal_of(ITEM))
+    state, _ = run(state, row_checked(MEAN, right=True))
+    assert not soundness.is_objected_to(Transition(state, 5.1), proposal_of(ITEM))
     assert state.unproven == {"p1": HEAD.round}
     other = (MEAN[0], 1, MEAN[2])
     state, _ = hears(knowing(objections={"p1": (other, 5.0)}), shown())
-    state, _ = run(state, RowChecked(5.1, "p1", *MEAN, right=True))
+    state, _ = run(state, row_checked(MEAN, right=True))
     assert not state.unproven, "it objected to another"
 
 
 def replace_proposals(state: State, item: object) -> State:
     assert isinstance(item, type(ITEM))
-    return state_of("p0", proposals={item.digest: Proposal(0, item, b"s" * 64)}, wrong=state.wrong)
+    return state_of("p0", proposals={item.digest: proposal_of(item)}, wrong=state.wrong)
 
 
 def test_what_is_false_is_passed_on_once() -> None:
     """To all voters but its giver and who has shown it, with the name of the giver; the mean is never voted for."""
     state, _ = hears(knowing(), shown())
-    state, effects = run(state, RowChecked(5.1, "p1", *MEAN, right=False))
-    assert state.faults[MEAN] == soundness.ROW
+    state, effects = run(state, row_checked(MEAN, right=False))
+    assert state.faults[*MEAN, BASIS] == soundness.ROW
     sent = [effect for effect in effects if isinstance(effect, Send) and isinstance(effect.message, RowDispute)]
     assert [(item.to, item.message.giver) for item in sent] == [(("p2",), "p1")]  # type: ignore[union-attr]
     state, effects = hears(state, RowDispute(place(), 0, MEAN[0], MEAN[2], shown("p2").path, part_of("p2", 0)), "p2")
-    _, effects = run(state, RowChecked(5.2, "p2", *MEAN, right=False))
+    _, effects = run(state, row_checked(MEAN, giver="p2", right=False))
     assert not [effect for effect in effects if isinstance(effect, Send)]
+
+
+def test_who_was_away_is_shown_it_when_it_votes() -> None:
+    """It has checked the proposal in the meantime, and would prepare it once its contributors had time to object."""
+    state, _ = run(hears(knowing(), shown())[0], row_checked(MEAN, right=False))
+    for voter, told in (("p2", [("p2",)]), ("p1", [])):
+        _, effects = hears(state, VoteCast(place(), vote(voter, ITEM, phase=0)), voter)
+        sent = [item for item in effects if isinstance(item, Send) and isinstance(item.message, RowDispute)]
+        assert [item.to for item in sent] == told
+    _, effects = hears(hears(knowing(), shown())[0], VoteCast(place(), vote("p2", ITEM, phase=0)), "p2")
+    assert not [item for item in effects if isinstance(item, Send) and isinstance(item.message, RowDispute)]
 
 
 def test_of_means_that_nobody_has_signed_each_is_passed_on() -> None:
@@ -354,7 +408,7 @@ def test_of_means_that_nobody_has_signed_each_is_passed_on() -> None:
     other = {"digest": ITEM.parts[1], "contributors": ITEM.contributors[1]}
     state, _ = hears(hears(knowing(), shown())[0], shown(part=1, **other))
     for mean in (MEAN, (ITEM.parts[1], 1, ITEM.contributors[1])):
-        state, effects = run(state, RowChecked(5.1, "p1", *mean, right=False))
+        state, effects = run(state, row_checked(mean, right=False))
         sent = [item.message for item in effects if isinstance(item, Send)]
         assert [(item.digest, item.part) for item in sent if isinstance(item, RowDispute)] == [mean[:2]]
 
@@ -391,14 +445,14 @@ def test_an_objection_holds_a_proposal_as_long_as_its_proof_may_take() -> None:
     for mine, until in ((slow, 5.0 + 1.0 + 2.0), (unknown, 5.0 + 2.0)):
         item = update(members=(header("p0"), mine, header("p2")))
         key = (item.parts[0], 0, item.contributors[0])
-        state = state_of("p0", proposals={item.digest: Proposal(0, item, b"s" * 64)}, objections={"p1": (key, 5.0)})
+        state = state_of("p0", proposals={item.digest: proposal_of(item)}, objections={"p1": (key, 5.0)})
         waits = min(until, 5.0 + state.deadlines.exchange_s)
-        assert soundness.is_objected_to(Transition(state, waits - 0.01), item)
+        assert soundness.is_objected_to(Transition(state, waits - 0.01), proposal_of(item))
         turn = Transition(state, waits + 0.01)
-        assert not soundness.is_objected_to(turn, item)
+        assert not soundness.is_objected_to(turn, proposal_of(item))
         assert turn.state.unproven == {"p1": HEAD.round}
         other = update(parts=(digest_of(b"another"), *ITEM.parts[1:]))
-        assert not soundness.is_objected_to(Transition(state, 5.1), other), "it is about another mean"
+        assert not soundness.is_objected_to(Transition(state, 5.1), proposal_of(other)), "it is about another mean"
 
 
 def test_the_longest_run_of_all_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:

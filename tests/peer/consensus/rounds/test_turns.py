@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 
@@ -11,7 +12,7 @@ from peer.consensus.protocol.messages import Nack, Prepare, Promise, Propose, Vo
 from peer.consensus.rounds.acceptor import VOTES_KEPT
 from peer.consensus.rounds.interface import Effect, Input, Received, Send, Tick
 from peer.consensus.rounds.machine import step
-from peer.consensus.rounds.state import State
+from peer.consensus.rounds.state import BallotPhase, CoordinatorState, Proposal, State
 from peer.consensus.rounds.timeouts import patience_s
 from tests.fields.restless import Press, prepares, press, proposes, votes
 from tests.peer.consensus.rounds.build import NAMES, header, owner, place, proposal_signature, state_of, update, vote
@@ -77,17 +78,25 @@ def test_a_coordinator_does_not_begin_anew_before_the_others_had_their_turn(stat
 
 
 def test_who_is_told_of_a_later_ballot_begins_above_it(state: State) -> None:
-    """By a cycle at a time, whatever one voter says; else two could follow each other for ever below a third."""
+    """By a cycle at a time, whatever one voter says; else two could follow each other for ever below a third. What is
+    said of a ballot that is not its own, or that it has not begun, makes it wait for nothing."""
 
-    def begun(promised: int) -> int:
-        told, _ = after(state, Received(BEGAN_S + 1.0, SECOND, Nack(place(0), promised)))
-        _, effects = after(told, *(Tick(BEGAN_S + second) for second in range(2, 60)))
+    def begun(state: State, seconds: range) -> tuple[State, list[int]]:
+        after_all, effects = after(state, *(Tick(BEGAN_S + second) for second in seconds))
         asked = [item.message for item in effects if isinstance(item, Send) and isinstance(item.message, Prepare)]
-        return asked[0].place.ballot
+        return after_all, list(dict.fromkeys(message.place.ballot for message in asked))
 
-    assert begun(1) == 2
-    assert begun(2) == 2 + OWN
-    assert begun(1000) == 2 + OWN
+    def next_after(said: int) -> int:
+        told, _ = after(mine, Received(BEGAN_S + begins + 1.0, SECOND, Nack(place(2), said)))
+        return next(ballot for ballot in begun(told, range(begins + 2, begins + 60))[1] if ballot > 2)
+
+    begins = next(second for second in range(1, 60) if begun(state, range(1, second + 1))[1])
+    for ballot in (0, 2):
+        told, _ = after(state, Received(BEGAN_S + 0.5, SECOND, Nack(place(ballot), 1000)))
+        assert begun(told, range(1, begins + 1))[1] == [2]
+    mine, _ = begun(state, range(1, begins + 1))
+    assert next_after(3) == 2 + OWN
+    assert next_after(2 + OWN) == next_after(1000) == 2 + 2 * OWN
 
 
 def test_ballots_far_ahead_wait_for_each_of_the_others_once(state: State) -> None:
@@ -138,3 +147,24 @@ def test_the_votes_of_its_coordinator_move_a_ballot_no_more(state: State) -> Non
 
 def cast(item: Update, ballot: int, at_s: float, voter: str, phase: int = 2) -> Received:
     return Received(at_s, voter, VoteCast(place(ballot), vote(voter, item, ballot, phase=phase)))
+
+
+def test_what_a_guest_says_it_accepted_ends_no_coordinator() -> None:
+    """It can show a certificate that no voter of the promises knows; what they accepted is proposed again."""
+    theirs, others = update(), update(1, time=9)
+    leader, guest = owner(OWN), "x0"
+    proofs = {
+        item.digest: tuple(vote(name, item, item.ballot, phase=1) for name in NAMES[:2]) for item in (theirs, others)
+    }
+    said = {SECOND: (0, theirs.digest), guest: (1, others.digest)}
+    promises = {peer: Promise(place(OWN), header(peer), known, proofs[known[1]]) for peer, known in said.items()}
+    lead = CoordinatorState(
+        ballot=OWN, stage=BallotPhase.ADOPTING, asked=(*NAMES, guest), until=inf, repeat_at=inf, promises=promises,
+        update=theirs.digest,
+    )  # fmt: skip
+    known = {theirs.digest: Proposal(0, theirs, b"s" * 64)}
+    state = state_of(leader, header=header(leader), held=HELD, lead=lead, proposals=known)
+    state = replace(state, acceptor=replace(state.acceptor, promised=OWN))
+    _, effects = after(state, Tick(BEGAN_S))
+    sent = [item.message for item in effects if isinstance(item, Send) and isinstance(item.message, Propose)]
+    assert [(item.update, item.certificate) for item in sent[:1]] == [(theirs, proofs[theirs.digest])]
