@@ -119,7 +119,8 @@ def tokens_learned(rules: Rules, head: ChainHead, members: Sequence[Contribution
     """The tokens of each member that count, within the cap of all.
 
     What was predicted nobody can check, other than steps, which bound what was read: so of what a member can have read,
-    at most twice the share counts that is usual among those with a vote.
+    at most twice the share counts that is usual among those with a vote; of two givers the larger, since one of them
+    could else leave the other nothing.
     """
     if not rules.weighs_predicted:
         return [header.tokens for header in members]
@@ -130,7 +131,7 @@ def tokens_learned(rules: Rules, head: ChainHead, members: Sequence[Contribution
         for header, read in zip(members, most, strict=True)
         if header.root and header.tokens and header.peer in believed
     ]
-    usual = median_low(shares) if shares else Fraction(1)
+    usual = (median_low(shares) if len(shares) > 2 else max(shares)) if shares else Fraction(1)
     return [min(header.tokens, int(2 * usual * read)) for header, read in zip(members, most, strict=True)]
 
 

@@ -26,16 +26,7 @@ from peer.consensus.protocol.block import (
     Update,
     Vote,
 )
-from peer.consensus.protocol.encoding import (
-    COUNT,
-    DIGEST,
-    Packed,
-    digest_of,
-    each,
-    fields,
-    integer,
-    optional,
-)
+from peer.consensus.protocol.encoding import COUNT, DIGEST, Packed, digest_of, each, fields, integer, optional
 from peer.consensus.protocol.head import ChainEntry, ChainHead
 from peer.consensus.protocol.messages import BallotId, Heartbeat, MeanData, PartData, Prepare, Promise, RowDispute
 from peer.consensus.protocol.norms import PartNorms
@@ -216,8 +207,7 @@ class Proposal:
     signature: bytes
     certificate: tuple[Vote, ...] = ()
     basis: bytes = b""
-    """Digest of its headers. Means, and the proofs that they are false, hold for the headers of one basis alone: who
-    leads a ballot may name the same means under others."""
+    """Digest of its headers. What is found of a mean holds for these alone: it may be named under others."""
 
 
 Mean = tuple[bytes, int, int, bytes]
@@ -346,8 +336,7 @@ class State:
     last_progress_at: float = 0.0
     """When something of this instance last moved."""
     ballot_at: float = float("-inf")
-    """When the ballot that I promised last made progress; its coordinator's turn ends some time after that. Far in the
-    past if its coordinator has stepped back; −∞ if the ballot began before this process."""
+    """When the ballot that I promised last made progress; −∞ if it began before this process."""
     said_at: float = float("-inf")
     state_digest: bytes = b""
     """H(θ, m) of the head, once the trainer has computed it."""
@@ -407,8 +396,7 @@ class State:
     banned: frozenset[str] = frozenset()
     """Peers that proposed two updates since this process began: they are asked for nothing and not elected."""
     quarantined: frozenset[str] = frozenset()
-    """Peers in quarantine: they lead nothing, are no members where a quorum is left without them, and are not elected
-    again. Their votes count while they are in the electorate."""
+    """They lead nothing, and are no members where a quorum is left without them; their votes count."""
     held: Mapping[bytes, int] = field(default_factory=dict)
     """Digests whose bytes are on my disk, with their sizes: of this anchor's proposals and of blocks to apply."""
     afar: frozenset[bytes] = frozenset()

@@ -83,6 +83,11 @@ def test_of_predicted_tokens_no_more_than_twice_the_usual_share_counts(
         )
 
 
+def test_one_of_two_leaves_the_other_its_tokens_by_saying_that_it_predicted_next_to_nothing() -> None:
+    members = (header("p0", tokens=1, steps=10), header("p1", tokens=800, steps=10))
+    assert tokens_learned(PREDICTED, HEAD, members) == [1, 800]
+
+
 def test_who_says_more_predicted_tokens_than_count_is_told() -> None:
     members = tuple(header(name, tokens=tokens, steps=10) for name, tokens in zip(NAMES, (850, 300, 250), strict=True))
     due = penalties.due(PREDICTED, HEAD, update(members=members), ())
