@@ -17,7 +17,7 @@ from peer.consensus.protocol.head import ChainEntry
 from peer.consensus.protocol.membership import trusted
 from peer.consensus.protocol.messages import BallotId, Nack, Prepare, Promise, Propose, RosterSaid, VoteCast
 from peer.consensus.protocol.refusals import MEANS, PLACE, STATE, TABLES, TIME, VOTES
-from peer.consensus.rounds import coordinator, member, misconduct, restart, soundness, timeouts
+from peer.consensus.rounds import coordinator, member, restart, soundness, timeouts
 from peer.consensus.rounds.interface import CommitBlock, PersistAcceptor, RequestSubmit
 from peer.consensus.rounds.state import Acceptor, Proposal, State
 from peer.consensus.rounds.transition import Transition
@@ -135,10 +135,10 @@ def on_propose(turn: Transition, sender: str, message: Propose) -> None:
     digest = update.digest
     if place.ballot in turn.state.dead_ballots:
         return
-    if not misconduct.signed(turn, place, digest, message.signature):
+    if not soundness.signed(turn, place, digest, message.signature):
         turn.refuse(sender, PLACE, "its coordinator did not sign it")
         return
-    if misconduct.look_for_another(turn, place, digest, message.signature):
+    if soundness.look_for_another(turn, place, digest, message.signature):
         return
     if update.ballot != place.ballot and not message.certificate:
         turn.refuse(sender, PLACE, "it says that it was made in another ballot")  # so it would choose who leads next
@@ -191,7 +191,7 @@ def _follows_from_what_is_signed(turn: Transition, coordinator: str, place: Ball
     fault = validation.fault_of_tables(rules, head, update)
     if fault:
         turn.refuse(coordinator, TABLES, fault)
-        misconduct.catch(turn, coordinator, -1, f"it proposed an update that cannot be: {fault}")
+        soundness.catch(turn, coordinator, -1, f"it proposed an update that cannot be: {fault}")
     return not fault
 
 
@@ -341,7 +341,7 @@ def on_vote(turn: Transition, sender: str, message: VoteCast) -> None:
     if not validation.vote_valid(turn.rules.keys, state.head, vote, guests):
         turn.refuse(sender, VOTES, "it is no voter's genuine vote")
         return
-    if misconduct.look_for_another(turn, message.place, vote.update, vote.proposal_signature):
+    if soundness.look_for_another(turn, message.place, vote.update, vote.proposal_signature):
         return
     if vote.voter in state.electorate:
         at = state.voted_at.get(turn.me, turn.now) if vote.voter == turn.me else turn.now

@@ -10,7 +10,6 @@ Read this file first. It says who handles what; the roles are in the files besid
     restart.py          a run that has lost its quorum
     acceptor.py         a voter: promise, fetch, vote, decide, move to the next anchor
     block_sync.py       a peer that is behind, or ahead
-    misconduct.py       what convicts a liar
     readiness.py        a peer that is not in step yet: compare digests, tell how far it is
 
 Whether a block may follow is decided by `peer/consensus/protocol/validation.py`, for voters, auditors and watchers
@@ -61,7 +60,6 @@ from peer.consensus.rounds import (
     block_sync,
     coordinator,
     member,
-    misconduct,
     readiness,
     reassignment,
     restart,
@@ -364,6 +362,6 @@ def _receive_in_instance(turn: Transition, sender: str, message: Message) -> Non
         case VoteCast():
             acceptor.on_vote(turn, sender, message)
         case EquivocationProof():
-            misconduct.on_proof(turn, message)
+            soundness.on_proof(turn, message)
         case _:
             raise AssertionError(f"no such message: {message}")

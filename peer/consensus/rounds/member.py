@@ -13,7 +13,7 @@ from peer.consensus.protocol.block import ContributionHeader, givers
 from peer.consensus.protocol.encoding import digest_of
 from peer.consensus.protocol.messages import GetMeans, MeanData, PartData, Start
 from peer.consensus.protocol.refusals import HEADER, MEMBERS, NORMS
-from peer.consensus.rounds import acceptor, misconduct, reassignment, timeouts
+from peer.consensus.rounds import acceptor, reassignment, soundness, timeouts
 from peer.consensus.rounds.interface import (
     BufferPart,
     MeasureOwn,
@@ -456,7 +456,7 @@ def _refuse_mean(turn: Transition, mean: MeanData) -> None:
     """Refuse a mean that is not finite: an honest reducer leaves such contributions out. The part is reduced again."""
     if mean.reducer not in turn.state.seen_lying:
         layer = turn.fragment.parts[mean.part].layer
-        misconduct.catch(turn, mean.reducer, layer, f"its mean of part {mean.part} has numbers that are not finite")
+        soundness.catch(turn, mean.reducer, layer, f"its mean of part {mean.part} has numbers that are not finite")
 
 
 def _agrees(exchange: MemberState, mean: MeanData) -> bool:

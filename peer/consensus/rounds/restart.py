@@ -17,7 +17,7 @@ from peer.consensus.protocol.electorate import quorum
 from peer.consensus.protocol.head import ChainEntry
 from peer.consensus.protocol.messages import Restarted, StuckSaid
 from peer.consensus.protocol.refusals import BLOCK
-from peer.consensus.rounds import misconduct, timeouts
+from peer.consensus.rounds import soundness, timeouts
 from peer.consensus.rounds.interface import AskOrganiser, NeedSnapshot, PersistAcceptor
 from peer.consensus.rounds.state import Acceptor
 from peer.consensus.rounds.transition import Transition
@@ -181,7 +181,7 @@ def _yield_to(turn: Transition, entry: ChainEntry, restart: Restart) -> None:
     for stuck in restart.stuck:
         ballots = [vote.ballot for vote in made.votes if vote.voter == stuck.voter]
         if ballots and (stuck.accepted is None or stuck.accepted[0] < max(ballots)):
-            misconduct.catch(turn, stuck.voter, -1, f"it hid what it had accepted for round {made.update.round}")
+            soundness.catch(turn, stuck.voter, -1, f"it hid what it had accepted for round {made.update.round}")
     why = f"the organiser let {', '.join(restart.electorate)} go on before round {made.update.round} was known to them"
     turn.alert("warning", "OUTRANKED", f"round {made.update.round} and what follows it do not count: {why}")
     turn.emit(NeedSnapshot(why))

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import inf
-from typing import Any
+from typing import Unpack
 
 from peer.consensus.protocol import validation
 from peer.consensus.protocol.block import MAX_REPORTS, ContributionHeader, Roster, Update
@@ -20,6 +20,7 @@ from peer.consensus.protocol.rules import Rules
 from peer.consensus.rounds import timeouts
 from peer.consensus.rounds.interface import Effect, Send, Tell
 from peer.consensus.rounds.state import Acceptor, Attempts, FetchRequest, FetchState, State
+from peer.consensus.rounds.state_changes import StateChanges
 from peer.schema.events import AlertRaised, MessageRefused, PhaseEntered, RoundStalled
 
 ON_THEIR_WAY_S = 0.5
@@ -66,7 +67,7 @@ class Transition:
         """Unix time, by my clock."""
         return self.now + self.rules.wall_offset_s
 
-    def set(self, **changes: Any) -> None:
+    def set(self, **changes: Unpack[StateChanges]) -> None:
         self.state.__dict__.update(changes)  # it is frozen for everybody else
 
     def emit(self, effect: Effect) -> None:

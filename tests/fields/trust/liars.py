@@ -16,7 +16,7 @@ import pytest
 from peer.consensus.protocol.block import VOID, Block, Update, Vote
 from peer.consensus.protocol.encoding import digest_of, pack
 from peer.consensus.protocol.messages import Message, Propose, VoteCast
-from peer.consensus.rounds import collector, misconduct, soundness
+from peer.consensus.rounds import collector, soundness
 from peer.consensus.rounds.driver import Driver
 from peer.consensus.rounds.interface import MeanChecked, ReducePart
 from peer.consensus.rounds.transition import Transition
@@ -218,6 +218,6 @@ def equivocates(patch: pytest.MonkeyPatch, stage: Stage) -> None:
         doubled.add(ballot)
         stage.told["two proposals"] += 1
 
-    look = misconduct.look_for_another
-    patch.setattr(misconduct, "look_for_another", lambda turn, *what: not stage.lies(turn.me) and look(turn, *what))
+    look = soundness.look_for_another
+    patch.setattr(soundness, "look_for_another", lambda turn, *what: not stage.lies(turn.me) and look(turn, *what))
     patch.setattr(Driver, "_send", twice)
