@@ -61,7 +61,7 @@ class DataInspection:
     """Files in another encoding than UTF-8, and in which."""
     characters: int = 0
     replaced: int = 0
-    """Characters that are U+FFFD: there was no valid character."""
+    """Characters that are U+FFFD, since there was no valid one, or NUL."""
     documents: int = 0
     duplicates: int = 0
     """Documents that already appear earlier."""
@@ -308,7 +308,7 @@ class _Counts:
         self.tokens += tokens
         self.long += before <= self._context < self._of_document
         self.characters += len(document.text)
-        self.replaced += document.text.count(REPLACED)
+        self.replaced += document.text.count(REPLACED) + document.text.count("\0")  # which rows can hold
 
     def _tokens(self, document: Document) -> float:
         if self._encoder is not None and self.characters < SAMPLE:

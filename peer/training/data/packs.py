@@ -40,7 +40,7 @@ from peer.training.data.source import Document, WindowOrders, require_enough, sp
 from peer.training.data.tokenizer import Tokens
 
 VERSION = 2
-READERS = 3
+READERS = 4
 """Changes where the same files are read as other documents."""
 HELD_OUT = DATA_SHARDS
 """The part of a pack that is no shard."""

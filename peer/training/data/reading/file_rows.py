@@ -180,7 +180,14 @@ def _csv_rows(name: str, text: TextIO, column: str | None, told: Findings) -> It
             row = next(table, None)
             if row is None:
                 return
-            if row:
+            if any(row[len(titles) :]):
+                told.fault(
+                    BadInput(
+                        f"{name}:{at} has {len(row)} cells under {len(titles)} titles; put quotation marks around "
+                        f"each text with {delimiter!r} in it"
+                    )
+                )
+            elif row:
                 yield f"{name}:{at}", dict(zip(titles, row, strict=False))
     except csv.Error as error:
         told.fault(BadInput(f"{name}:{at} is no CSV from there on ({error}); write it anew, or as .jsonl"))

@@ -152,6 +152,13 @@ def test_text_in_a_wrong_encoding_is_refused(tmp_path: Path) -> None:
     assert inspected(tmp_path).refusals == ()
 
 
+def test_zeros_in_rows_are_no_characters(tmp_path: Path) -> None:
+    """JSON and tables can hold them, as they come from scanned books; as bytes of a text they are a fault."""
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": "ab\0" * 100}))
+    (refusal,) = inspected(tmp_path).refusals
+    assert refusal.startswith("100 of 300 characters are none that anybody wrote")
+
+
 def test_most_of_it_left_out_is_refused(tmp_path: Path) -> None:
     """As of a data set in a format that is not read, beside its README."""
     (tmp_path / "README.md").write_text("what this is " * 100)

@@ -81,6 +81,8 @@ def test_each_kind_is_read_plain_and_packed(name: str, suffix: str, tmp_path: Pa
     [
         ("utf-8", FRENCH, None), ("utf-8-sig", FRENCH, "utf-8-sig"), ("utf-16", FRENCH, "utf-16"),
         ("utf-16-le", "plain words\n" * 9, "utf-16-le"), ("utf-16-be", "plain words\n" * 9, "utf-16-be"),
+        ("utf-16-le", RUSSIAN, "utf-16-le"), ("utf-16-be", RUSSIAN, "utf-16-be"), ("utf-16-le", JAPANESE, "utf-16-le"),
+        ("utf-16-be", JAPANESE, "utf-16-be"), ("utf-16-le", "نمی\u200cدانم، چرا\n", "utf-16-le"),
         ("utf-32", RUSSIAN, "utf-32"), ("latin-1", FRENCH, "cp1252"), ("latin-1", "hét", "cp1252"),
         ("cp1251", RUSSIAN, "cp1251"), ("koi8_r", RUSSIAN, "koi8_r"), ("cp866", RUSSIAN, "cp866"),
         ("iso8859_2", POLISH, "iso8859_2"), ("cp1250", POLISH, "cp1250"), ("iso8859_2", CZECH, "iso8859_2"),
@@ -212,6 +214,9 @@ BAD = {
     "head.csv": (b"a,b\n1,2\n3,4\n", "data.text_field is 'text', no column of head.csv; it has a, b"),
     "bomb.arrow": (arrow("zstd", text=["a" * (1 << 28)]), "bomb.arrow has rows that unpack to 256 MiB at once"),
     "late.txt": (FRENCH.encode() * 1000 + b"\0", "late.txt has NUL bytes, as no text has"),
+    "zeros.txt": (b"a line\n\0" * 40, "zeros.txt has NUL bytes, as no text has"),
+    "bare.csv": (b"id,text\n1,Hello, you\n", "bare.csv:2 has 3 cells under 2 titles; put quotation marks around"),
+    "other.jsonl": (b'{"text": ["a"]}\n', "other.jsonl:1 has no text named 'text': it is ['a']; say which"),
     "open.csv": (b'text\n"' + b"a\n" * MOST_ROW, "open.csv:2 is no CSV from there on"),
     "n.parquet": (parquet(text=[1, 2]), "data.text_field is 'text', a column of int64 in n.parquet; name one that"),
     "bomb.parquet": (parquet(text=["a" * (1 << 28)]), "bomb.parquet has cells that claim 256 MiB"),
@@ -369,6 +374,48 @@ def test_damaged_tables_are_a_line_each_and_end_nothing(seed: int, tmp_path: Pat
     argv = [sys.executable, "-m", "tests.peer.training.data.damaged_tables", str(tmp_path), str(seed), "400"]
     ended = subprocess.run(argv, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr
+
+
+def test_a_row_may_end_with_empty_cells_and_a_table_may_have_no_row(tmp_path: Path) -> None:
+    """As spreadsheets write them, and those who cut a data set into a fixed number of files."""
+    (tmp_path / "a.csv").write_text("text,id\na,1,,\n")
+    (tmp_path / "b.parquet").write_bytes(parquet(text=pyarrow.array([], pyarrow.string())))
+    assert list(texts(tmp_path).values()) == ["a"]
+
+
+def test_a_disk_that_fails_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").symlink_to("/proc/self/mem")
+    with pytest.raises(BadInput, match=r"^a\.txt cannot be read \(Input/output error\); get it again"):
+        texts(tmp_path)
+
+
+def test_a_file_that_nobody_may_look_at_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder of which the names alone are known, or behind a link into one."""
+    (tmp_path / "a.txt").write_text("a")
+    (tmp_path / "b\n.txt").write_text("b")
+    is_file = Path.is_file
+
+    def closed(path: Path) -> bool:
+        if path.name.startswith("b"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return is_file(path)
+
+    monkeypatch.setattr(Path, "is_file", closed)
+    told = Findings(raises=False)
+    assert find_files(str(tmp_path), told.fault).names == ["a.txt"]
+    assert told.faults == [r"b\n.txt cannot be read (Permission denied); let this program read it, or move it"]
+
+
+def test_what_is_neither_a_file_nor_a_folder_is_said_to_be(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.txt")
+    with pytest.raises(BadInput, match="which is neither a file nor a folder; name one of them"):
+        find_files(str(tmp_path / "a.txt"))
+
+
+def test_the_reason_why_a_file_is_left_out_is_printable(tmp_path: Path) -> None:
+    (tmp_path / "a.\u202egnp").write_text("a")
+    (left_out,) = find_files(str(tmp_path)).left_out
+    assert left_out.why == r"'.\u202egnp' is not read; rename it to .txt if it is text"
 
 
 def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
