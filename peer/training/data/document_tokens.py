@@ -41,6 +41,9 @@ class DocumentEncoder(Protocol):
         """The tokens of the document with this name."""
         ...
 
+    follows: bool
+    """Whether documents follow one another as they are, so that `joined` changes nothing."""
+
     def joined(self, encoded: Iterable[Tokens]) -> Iterator[Tokens]:
         """The pieces of a shard, from its documents in order. Their concatenation is cut into windows."""
         ...
@@ -57,6 +60,8 @@ class DocumentEncoder(Protocol):
 class TextEncoder:
     """Documents one after the other, each closed by end-of-text."""
 
+    follows = True
+
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self.most = tokenizer.vocabulary
@@ -65,7 +70,10 @@ class TextEncoder:
         self.identity = tokenizer.identity
 
     def encode(self, text: str, name: str) -> Tokens:
-        return np.append(self._tokenizer.encode(text), np.int32(self._tokenizer.end_of_text))
+        tokens = self._tokenizer.encode(text)
+        closed = np.empty(len(tokens) + 1, np.int32)
+        closed[:-1], closed[-1] = tokens, self._tokenizer.end_of_text
+        return closed
 
     def joined(self, encoded: Iterable[Tokens]) -> Iterator[Tokens]:
         yield from encoded
@@ -82,6 +90,7 @@ class ChatEncoder:
     answer left has no tokens."""
 
     most = 1 << 31
+    follows = False
 
     def __init__(self, tokenizer: Tokenizer, context: int) -> None:
         self._tokenizer, self._context = tokenizer, context

@@ -65,9 +65,9 @@ class Findings:
         else:
             self.more_faults += 1
 
-    def scanned(self, file: DataFile) -> ScannedText:
+    def scanned(self, file: DataFile, *, hashed: bool = True) -> ScannedText:
         """Raises BadInput."""
-        found = scan(file)
+        found = scan(file, hashed=hashed)
         if found.encoding != "utf-8":
             self.encodings[file.name] = found.encoding
         return found
@@ -79,7 +79,7 @@ def rows_of(file: DataFile, column: str | None, told: Findings) -> Iterator[tupl
         if file.kind in ("parquet", "arrow"):
             yield from _table_rows(file, column, told)
             return
-        with text_of(file, told.scanned(file).encoding) as text:
+        with text_of(file, told.scanned(file, hashed=False).encoding) as text:
             if file.kind == "csv":
                 yield from _csv_rows(file.name, text, column, told)
             else:

@@ -52,7 +52,7 @@ class ScannedText:
     """As Python calls it."""
     characters: int
     content: str
-    """Of all of it; see `content_of`."""
+    """Of all of it, see `content_of`; empty if nobody has asked."""
 
 
 class ContentHash:
@@ -195,25 +195,26 @@ def pieces_of(text: TextIO) -> Iterator[str]:
         yield piece
 
 
-def scan(file: DataFile) -> ScannedText:
-    """Read it through. Raises BadInput for bytes that are no text."""
+def scan(file: DataFile, *, hashed: bool = True) -> ScannedText:
+    """Read it through. Raises BadInput for bytes that are no text. `hashed`: its content is wanted."""
     encoding = marked = _by_first_bytes(file)
     try:
-        return _scanned(file, marked or "utf-8", "strict")
+        return _scanned(file, marked or "utf-8", "strict", hashed)
     except UnicodeDecodeError:
         encoding = marked or guess(_not_utf8(file))
-    return _scanned(file, encoding, "replace")
+    return _scanned(file, encoding, "replace", hashed)
 
 
-def _scanned(file: DataFile, encoding: str, errors: str) -> ScannedText:
+def _scanned(file: DataFile, encoding: str, errors: str, hashed: bool) -> ScannedText:
     content, characters = ContentHash(), 0
     with text_of(file, encoding, errors) as text:
         for piece in pieces_of(text):
             if "\0" in piece:
                 raise BadInput(f"{file.name} {NO_TEXT}")
-            content.update(piece)
+            if hashed:
+                content.update(piece)
             characters += len(piece)
-    return ScannedText(encoding, characters, content.digest())
+    return ScannedText(encoding, characters, content.digest() if hashed else "")
 
 
 def _by_first_bytes(file: DataFile) -> str:
