@@ -198,6 +198,8 @@ def _matrices(sizes: _Sizes) -> tuple[int, int, int]:
     if "num_local_experts" not in sizes.flags:
         return attention + feed_forward, attention + feed_forward, attention + feed_forward
     experts, sent = int(sizes.flags["num_local_experts"]), int(sizes.flags["num_experts_per_tok"])
+    if sizes.architecture == "gpt_oss":  # its experts have biases in tensors of the same kind
+        feed_forward += 2 * sizes.inner + sizes.width
     router = experts * sizes.width
     return attention + router + experts * feed_forward, attention + router + sent * feed_forward, attention
 
@@ -215,6 +217,9 @@ def _vectors(sizes: _Sizes) -> int:
             return 4 * width + (into + out + inner + width if flags["use_bias"] else 0)
         case "glm4":
             return 4 * width + (into if flags["attention_bias"] else 0)
+        case "gpt_oss":
+            sinks, of_router = sizes.heads, int(flags["num_local_experts"])
+            return 2 * width + sinks + of_router + (into + out if flags["attention_bias"] else 0)
         case "seed_oss":
             in_mlp = 2 * inner + width if flags.get("mlp_bias") else 0
             of_output = out if flags.get("attention_out_bias") else 0

@@ -215,6 +215,7 @@ ROPE_NAMES = {
     "rope_low_freq_factor": "low_freq_factor", "rope_high_freq_factor": "high_freq_factor",
     "rope_beta_fast": "beta_fast", "rope_beta_slow": "beta_slow", "rope_attention_factor": "attention_factor",
     "rope_mscale": "mscale", "rope_mscale_all_dim": "mscale_all_dim", "rope_query_beta": "llama_4_scaling_beta",
+    "rope_truncate": "truncate",
 }  # fmt: skip
 """Keys of a spec, and what transformers calls them inside of `rope_scaling`."""
 ROPE_VALUES: Mapping[str, Mapping[str, float | None]] = {
@@ -226,6 +227,7 @@ ROPE_VALUES: Mapping[str, Mapping[str, float | None]] = {
     "yarn": {
         "rope_factor": 8.0, "rope_original_positions": 8192, "rope_beta_fast": None, "rope_beta_slow": None,
         "rope_attention_factor": None, "rope_mscale": None, "rope_mscale_all_dim": None, "rope_query_beta": None,
+        "rope_truncate": None,
     },
 }  # fmt: skip
 """By `rope_type` the keys that it takes, and their values where a spec has none; None follows from the others."""
