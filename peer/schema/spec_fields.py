@@ -414,7 +414,9 @@ class AdapterTable(StrictTable):
 
     rank: Annotated[int, Bounds(1, 512)] = 16
     alpha: Annotated[int, Bounds(1, 10_000)] = 32
-    """Their product counts `alpha` / `rank` times."""
+    """Their product counts `alpha` / `rank` times, or as `scale` says."""
+    scale: Literal["rank", "root"] = "rank"
+    """`root`: it counts `alpha` / √`rank` times, so that a higher rank learns as fast as a low one (arXiv:2312.03732)."""
     targets: Literal["attention", "all"] = "all"
     """`attention`: queries, keys, values and output. `all`: those, and the matrices of the feed-forward layers."""
     dropout: Annotated[float, Bounds(0, 0.9)] = 0.0

@@ -25,10 +25,12 @@ def attach(model: nn.Module, table: AdapterTable, draw: Draw, seed: int) -> nn.M
 
     config = LoraConfig(
         r=table.rank, lora_alpha=table.alpha, target_modules=list(TARGETS[table.targets]), lora_dropout=table.dropout,
-        bias="none", task_type="CAUSAL_LM",
+        bias="none", task_type="CAUSAL_LM", use_rslora=table.scale == "root",
     )  # fmt: skip
     if table.base == "bfloat16":
-        model.to(torch.bfloat16)
+        for parameter in model.parameters():
+            # Not its buffers: positions that turn by rounded angles are other positions.
+            parameter.data = parameter.data.to(torch.bfloat16)
     with warnings.catch_warnings():
         # peft asks for what transformers calls otherwise by now.
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
