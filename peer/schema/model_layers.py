@@ -124,6 +124,8 @@ TARGETS = {
     "all": ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
 }
 """Matrices of a block beside which an adapter lies, by their names in transformers."""
+GROUP = 64
+"""Values of a frozen matrix that have one scale, where it has 8 or 4 bits."""
 ADAPTED = frozenset(
     {
         "llama", "mistral", "ministral3", "qwen2", "qwen3", "gemma", "gemma3_text", "granite", "olmo2", "olmo3",

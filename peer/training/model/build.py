@@ -41,7 +41,16 @@ def build(spec: RunSpec) -> nn.Module:
         return model
     model = _unset(spec)
     _fill(model.parameters(), _names(model), spec)
-    return _with_adapter(model, spec)
+    return _frozen(_with_adapter(model, spec), spec)
+
+
+def _frozen(model: nn.Module, spec: RunSpec) -> nn.Module:
+    """With its values as they are, what an adapter's run keeps of them."""
+    if spec.adapter is None:
+        return model
+    from peer.training.model.frozen_bits import freeze
+
+    return freeze(model, spec.adapter.base)
 
 
 def _with_adapter(model: nn.Module, spec: RunSpec) -> nn.Module:
@@ -90,7 +99,7 @@ def build_cut(spec: RunSpec, cut: Callable[[nn.Module], nn.Module]) -> nn.Module
         from peer.training.model.adapter import set_initial
 
         set_initial(named, _draw_uniform, spec.run.seed)
-    return kept
+    return _frozen(kept, spec)
 
 
 @torch.no_grad()
@@ -145,7 +154,7 @@ def _noted_spreads() -> Iterator[Mapping[Tensor, float]]:
 def build_meta(spec: RunSpec) -> nn.Module:
     """The same model without storage (device `meta`), to count and to name. Raises BadSpec."""
     with torch.device("meta"):
-        return _with_adapter(build_base_meta(spec), spec)
+        return _frozen(_with_adapter(build_base_meta(spec), spec), spec)
 
 
 def build_base_meta(spec: RunSpec) -> nn.Module:

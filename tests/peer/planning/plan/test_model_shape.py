@@ -125,7 +125,9 @@ def training_bytes(spec: RunSpec) -> tuple[int, int, int]:
     model = build_meta(spec)
     parameters = sum(value.numel() for value in trained(model))
     one_moment = sum(value.numel() for value in hidden_matrices(model)) if spec.inner.optimizer == "muon" else 0
-    frozen = sum(value.numel() * value.element_size() for value in model.parameters() if not value.requires_grad)
+    held = [value for value in model.parameters() if not value.requires_grad]
+    held += [value for name, value in model.named_buffers() if name.endswith((".packed", ".scales_G"))]
+    frozen = sum(value.numel() * value.element_size() for value in held)
     return parameters, 4 * (4 * parameters - one_moment), frozen
 
 
@@ -153,7 +155,7 @@ def test_memory_of_the_shipped_specs(name: str, optimizer: str) -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-@pytest.mark.parametrize("base", ["float32", "bfloat16"])
+@pytest.mark.parametrize("base", ["float32", "bfloat16", "int8", "nf4"])
 @pytest.mark.parametrize("trains", ["both", "b"])
 def test_an_adapter_is_counted_beside_its_model(trains: str, base: str, optimizer: str) -> None:
     plain = load("llama-1b")
