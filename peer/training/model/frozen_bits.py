@@ -125,5 +125,6 @@ class _Multiplied(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, by_out: Tensor) -> tuple[Tensor | None, ...]:
-        by_rows = torch.matmul(by_out, _values(*ctx.saved_tensors, ctx.shape, by_out.dtype))
+        packed, scales_G, pairs = ctx.saved_tensors
+        by_rows = torch.matmul(by_out, _values(packed, scales_G, pairs, ctx.shape, by_out.dtype))
         return by_rows.to(ctx.dtype), None, None, None, None
