@@ -25,6 +25,8 @@ gradients and both moments of AdamW. Who says more is mistaken, or wants to fill
 
 _LAYER_NORMS = frozenset({"gpt2", "gpt_neox", "opt", "starcoder2"})
 """They have a bias; other norms have none."""
+_WRITTEN_OUT = frozenset({"gpt_oss"})
+"""Architectures of which no kernel of torch computes the attention: they give some of it to no token."""
 _SHARED_NAMES = {"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
                  "n_inner": "intermediate_size", "n_positions": "max_position_embeddings",
                  "ffn_dim": "intermediate_size", "moe_intermediate_size": "intermediate_size",
@@ -52,6 +54,8 @@ class ModelLayers:
     vocabulary: int
     multiplied: int
     """Of the matrices of a block that every token is multiplied with: of experts, those that it is sent to."""
+    scores: int
+    """Of other tokens that a block keeps for each token: none, but in `_WRITTEN_OUT`."""
     hidden: int
     """Of the matrices of a block that Muon takes: not of experts, which lie in one tensor, nor of their router."""
 
@@ -116,6 +120,7 @@ def layers_of(architecture: str, config: Mapping[str, Value], context: int) -> M
         before=before, block=matrices + _vectors(sizes), blocks=sizes.blocks, after=after, width=width,
         attention_width=sizes.queries, key_width=sizes.keys, inner_width=sizes.inner * sizes.sent,
         vocabulary=sizes.vocabulary, multiplied=multiplied, hidden=hidden,
+        scores=sizes.heads * context if architecture in _WRITTEN_OUT else 0,
     )  # fmt: skip
 
 
