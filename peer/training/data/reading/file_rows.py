@@ -238,7 +238,11 @@ def _values(array: Any) -> int:
     import pyarrow
 
     types, kind = pyarrow.types, array.type
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind) or types.is_map(kind):
+    if types.is_map(kind):  # which nothing flattens but a list does
+        pair = pyarrow.struct([pyarrow.field("key", kind.key_type), pyarrow.field("value", kind.item_type)])
+        return _values(array.cast(pyarrow.list_(pair)))
+    lists = (types.is_list, types.is_large_list, types.is_fixed_size_list, types.is_list_view, types.is_large_list_view)
+    if any(is_list(kind) for is_list in lists):
         return len(array) + _values(array.flatten())
     if types.is_struct(kind):
         return len(array) + sum(map(_values, array.flatten()))

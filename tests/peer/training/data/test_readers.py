@@ -284,6 +284,21 @@ def test_values_that_take_no_bytes_are_counted(write: Callable[..., bytes], tmp_
     assert fault.startswith((f"{name}#0 is larger than", f"{name} has cells that claim {count:,} values out of"))
 
 
+@pytest.mark.parametrize("write", [arrow, parquet])
+@pytest.mark.parametrize(
+    "kind", [pyarrow.map_(pyarrow.string(), pyarrow.list_(pyarrow.int8())), pyarrow.list_view(pyarrow.int8())],
+)  # fmt: skip
+def test_nested_columns_of_any_kind_are_counted(
+    kind: pyarrow.DataType, write: Callable[..., bytes], tmp_path: Path
+) -> None:
+    """Beside a text that is read alone, and where all of a row is read: nobody else can."""
+    values = [[("a", [1, 2]), ("b", [])], None] if pyarrow.types.is_map(kind) else [[1, 2], None]
+    (tmp_path / f"a.{write.__name__}").write_bytes(write(text=["a", "b"], also=pyarrow.array(values, kind)))
+    assert list(texts(tmp_path).values()) == ["a", "b"]
+    (file,) = find_files(str(tmp_path)).files
+    assert [row["also"] for _, row in rows_of(file, None, Findings())] == values
+
+
 def test_text_that_is_no_utf8_in_a_table_is_one_line(tmp_path: Path) -> None:
     column = pyarrow.array([b"caf\xe9"]).view(pyarrow.string())
     pyarrow.parquet.write_table(pyarrow.table({"text": column}), tmp_path / "a.parquet")
