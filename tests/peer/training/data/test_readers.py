@@ -29,6 +29,8 @@ from tests.peer.training.data.read_whole import read_conversations, read_files
 FRENCH = "Le café est très près de l'hôtel où l'été a été bâti; ça va, à côté de la forêt.\n" * 3
 POLISH = "Zażółć gęślą jaźń, dzień dobry wszystkim przyjaciołom. Był sobie król, żyli wśród róż.\n" * 3
 CZECH = "Příliš žluťoučký kůň úpěl ďábelské ódy a žádné jiné.\n" * 3
+GERMAN = "Die Straße war naß, und die Bäume rauschten über den Häusern. Schöne Grüße, Äpfel und Öl.\n"
+PORTUGUESE = "Não há coração que não saiba amar; a manhã é fria, às vezes. Você também não está só, avó.\n"
 TURKISH = (
     "Türkçe bir metin; ığüşöç harfleri içinde olan bir yazı ve İstanbul. Bugün hava çok güzel, çocuklar dışarıda.\n" * 3
 )
@@ -88,6 +90,8 @@ def test_each_kind_is_read_plain_and_packed(name: str, suffix: str, tmp_path: Pa
         ("iso8859_2", POLISH, "iso8859_2"), ("cp1250", POLISH, "cp1250"), ("iso8859_2", CZECH, "iso8859_2"),
         ("cp1254", TURKISH, "cp1254"), ("koi8_u", UKRAINIAN, "koi8_u"), ("euc_jp", JAPANESE, "euc_jp"),
         ("cp932", JAPANESE, "cp932"), ("mac_roman", FRENCH * 4, "mac_roman"),
+        ("mac_roman", GERMAN * 4, "mac_roman"), ("mac_roman", PORTUGUESE * 4, "mac_roman"),
+        ("cp850", GERMAN, "cp850"), ("cp1252", GERMAN, "cp1252"), ("cp1252", PORTUGUESE, "cp1252"),
     ],
 )  # fmt: skip
 def test_texts_are_read_in_their_encoding_and_it_is_told(
