@@ -256,8 +256,7 @@ def _write(
             for part in range(PARTS)
         ]
         lengths = [array("I") for _ in range(PARTS)]
-        for document in documents:
-            tokens = encoder.encode(document.text, document.name)
+        for document, tokens in encoder.encoded(documents):
             part = HELD_OUT if document.is_held_out(table) else shard_of(document.name)
             parts[part].write(tokens.astype(item).data)
             lengths[part].append(len(tokens))
