@@ -106,6 +106,8 @@ _MINISTRAL: Mapping[str, Allowed] = {
 }  # fmt: skip
 """YaRN as DeepSeek has it, with two factors of which the quotient counts; and queries grow by
 1 + `rope_query_beta` · log(1 + ⌊position / `rope_original_positions`⌋), as in Llama 4."""
+_GPT_OSS: Mapping[str, Allowed] = {**_YARN, "rope_type": OneOf(("yarn", "default")), "rope_truncate": Flag()}
+"""With `rope_truncate` the bounds between fast and slow are whole numbers."""
 _WINDOW = Whole(0, 1 << 20)
 """Tokens of the past that a sliding block sees; 0 where no block slides."""
 _OF_GEMMA = OneOf(tuple(word for word in ACTIVATION.words if word != "gelu"))
@@ -248,6 +250,23 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         values={
             "hidden_size": 2048, "moe_intermediate_size": 768, "num_hidden_layers": 24, "num_attention_heads": 32,
             "num_key_value_heads": 4, "num_experts": 128, "num_experts_per_tok": 8, "tie_word_embeddings": False,
+        },
+    ),
+    "gpt_oss": Architecture(
+        keys={
+            **{key: each for key, each in _LLAMA.items() if key != "hidden_act"}, **_GPT_OSS, "head_dim": HEAD,
+            "attention_bias": Flag(), "sliding_window": TOKENS, "num_local_experts": EXPERTS,
+            "num_experts_per_tok": EXPERTS, "swiglu_alpha": Real(0.01, 100.0), "swiglu_limit": Real(0.01, 1e4),
+            "router_aux_loss_coef": Real(0.0, 1.0),
+        },
+        values={
+            "hidden_size": 2880, "intermediate_size": 2880, "num_hidden_layers": 36, "num_attention_heads": 64,
+            "num_key_value_heads": 8, "head_dim": 64, "num_local_experts": 128, "num_experts_per_tok": 4,
+            "attention_bias": True, "tie_word_embeddings": False,
+        },
+        rope={
+            "rope_type": "yarn", "rope_theta": 15e4, "rope_factor": 32.0, "rope_original_positions": 4096,
+            "rope_beta_fast": 32.0, "rope_beta_slow": 1.0, "rope_truncate": False,
         },
     ),
     "phi3": Architecture(

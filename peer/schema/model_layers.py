@@ -25,6 +25,8 @@ gradients and both moments of AdamW. Who says more is mistaken, or wants to fill
 
 _LAYER_NORMS = frozenset({"gpt2", "gpt_neox", "opt", "starcoder2"})
 """They have a bias; other norms have none."""
+_WRITTEN_OUT = frozenset({"gpt_oss"})
+"""Architectures of which no kernel of torch computes the attention: they give some of it to no token."""
 _SHARED_NAMES = {"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
                  "n_inner": "intermediate_size", "n_positions": "max_position_embeddings",
                  "ffn_dim": "intermediate_size", "moe_intermediate_size": "intermediate_size",
@@ -52,6 +54,8 @@ class ModelLayers:
     vocabulary: int
     multiplied: int
     """Of the matrices of a block that every token is multiplied with: of experts, those that it is sent to."""
+    scores: int
+    """Of other tokens that a block keeps for each token: none, but in `_WRITTEN_OUT`."""
     hidden: int
     """Of the matrices of a block that Muon takes: not of experts, which lie in one tensor, nor of their router."""
 
@@ -116,6 +120,7 @@ def layers_of(architecture: str, config: Mapping[str, Value], context: int) -> M
         before=before, block=matrices + _vectors(sizes), blocks=sizes.blocks, after=after, width=width,
         attention_width=sizes.queries, key_width=sizes.keys, inner_width=sizes.inner * sizes.sent,
         vocabulary=sizes.vocabulary, multiplied=multiplied, hidden=hidden,
+        scores=sizes.heads * context if architecture in _WRITTEN_OUT else 0,
     )  # fmt: skip
 
 
@@ -124,6 +129,8 @@ TARGETS = {
     "all": ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
 }
 """Matrices of a block beside which an adapter lies, by their names in transformers."""
+GROUP = 64
+"""Values of a frozen matrix that have one scale, where it has 8 or 4 bits."""
 ADAPTED = frozenset(
     {
         "llama", "mistral", "ministral3", "qwen2", "qwen3", "gemma", "gemma3_text", "granite", "olmo2", "olmo3",
@@ -198,6 +205,8 @@ def _matrices(sizes: _Sizes) -> tuple[int, int, int]:
     if "num_local_experts" not in sizes.flags:
         return attention + feed_forward, attention + feed_forward, attention + feed_forward
     experts, sent = int(sizes.flags["num_local_experts"]), int(sizes.flags["num_experts_per_tok"])
+    if sizes.architecture == "gpt_oss":  # its experts have biases in tensors of the same kind
+        feed_forward += 2 * sizes.inner + sizes.width
     router = experts * sizes.width
     return attention + router + experts * feed_forward, attention + router + sent * feed_forward, attention
 
@@ -215,6 +224,9 @@ def _vectors(sizes: _Sizes) -> int:
             return 4 * width + (into + out + inner + width if flags["use_bias"] else 0)
         case "glm4":
             return 4 * width + (into if flags["attention_bias"] else 0)
+        case "gpt_oss":
+            sinks, of_router = sizes.heads, int(flags["num_local_experts"])
+            return 2 * width + sinks + of_router + (into + out if flags["attention_bias"] else 0)
         case "seed_oss":
             in_mlp = 2 * inner + width if flags.get("mlp_bias") else 0
             of_output = out if flags.get("attention_out_bias") else 0

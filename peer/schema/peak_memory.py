@@ -6,6 +6,8 @@ A block keeps for each token, in bytes, of a width D, keys of K values and an in
     compiled      20 D + 8 K + 8 F,             12 D + 4 K + 4 F
     recomputed    4 D, and one block as above
 
+An attention that no kernel of torch computes keeps 4 bytes for each head and each pair of tokens, too.
+
 That is what autograd saves of the blocks of a llama, counted in float32 and compared under bfloat16 with the peaks of
 an H100. Norms of queries and keys add a tenth, GPT-2's activation, which is not one kernel, two fifths.
 """
@@ -35,6 +37,8 @@ class EqualBlocks(Protocol):
     def inner_width(self) -> int: ...
     @property
     def vocabulary(self) -> int: ...
+    @property
+    def scores(self) -> int: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +78,7 @@ def peak(
         block = 12 * wide + 4 * keys + 4 * inner if bfloat16 else 20 * wide + 8 * keys + 8 * inner
     else:
         block = 24 * wide + 4 * keys + 8 * inner if bfloat16 else 32 * wide + 8 * keys + 16 * inner
+    block += FLOAT32_BYTES * sizes.scores
     blocks = sizes.blocks * 4 * wide + block if rung.recomputes else sizes.blocks * block
     return Peak(
         states=FLOAT32_BYTES * (2 * parameters + one_moment) + round(moments * (parameters - one_moment)),

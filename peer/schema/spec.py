@@ -55,10 +55,11 @@ MOST_COUNTED_TOKENS = 1 << 53
 ADDED: Mapping[tuple[str, str], Any] = {
     ("data", "format"): "text", ("data", "mix"): (), ("data", "private"): False, ("data", "held_out_by"): "name",
     ("data", "template"): "", ("data", "date"): USUAL_DATE, ("aggregation", "weigh"): "read",
+    ("adapter", "scale"): "rank",
 }  # fmt: skip
 """Keys that are younger than some runs, and what they say where they are left out: with that a run's digest is what it
 was before there were such keys."""
-ATTENDS_BEYOND = frozenset({"opt"})
+ATTENDS_BEYOND = frozenset({"gpt_oss", "opt"})
 """Architectures that transformers does not keep inside a document by its positions: they learn no conversations."""
 MOST_CHARACTERS = 1 << 14
 """Of a spec's text. There are texts that take as long to read as the square of their length."""
@@ -163,7 +164,7 @@ class RunSpec(StrictTable):
         """All values by table, but for tables that are not there and keys of `ADDED` that say nothing."""
         tables = {name: values for name, values in dataclasses.asdict(self).items() if values is not None}
         for (table, key), nothing in ADDED.items():
-            if tables[table][key] == nothing:
+            if table in tables and tables[table][key] == nothing:
                 del tables[table][key]
         return tables
 

@@ -414,12 +414,15 @@ class AdapterTable(StrictTable):
 
     rank: Annotated[int, Bounds(1, 512)] = 16
     alpha: Annotated[int, Bounds(1, 10_000)] = 32
-    """Their product counts `alpha` / `rank` times."""
+    """Their product counts `alpha` / `rank` times, or as `scale` says."""
+    scale: Literal["rank", "root"] = "rank"
+    """`root`: it counts `alpha` / √`rank` times, so that high ranks learn as fast as low ones (arXiv:2312.03732)."""
     targets: Literal["attention", "all"] = "all"
     """`attention`: queries, keys, values and output. `all`: those, and the matrices of the feed-forward layers."""
     dropout: Annotated[float, Bounds(0, 0.9)] = 0.0
     trains: Literal["both", "b"] = "both"
     """`both`: A and B, each averaged by itself, which is not the average of their products. `b`: B alone, while A stays
     as it was drawn: then the average is exact (arXiv:2403.12313)."""
-    base: Literal["float32", "bfloat16"] = "float32"
-    """In what the model itself lies on the device. It changes gradients, so all peers have the same."""
+    base: Literal["float32", "bfloat16", "int8", "nf4"] = "float32"
+    """In what the model itself lies on the device. It changes gradients, so all peers have the same. With `int8` and
+    `nf4` the matrices of its blocks have 8 or 4 bits, and a scale for 64 (arXiv:2305.14314); the rest is bfloat16."""

@@ -51,7 +51,7 @@ def layout_of(shape: ModelShape) -> BlockLayout:
     matrix = shape.vocabulary * shape.width
     if shape.frozen_bytes:
         per_block = (shape.frozen_matrix_parameters - matrix) / shape.blocks
-        of_matrix = shape.frozen_bytes * matrix / (shape.frozen_matrix_parameters + matrix * (not shape.is_tied))
+        of_matrix = float(shape.frozen_matrix_bytes)
         frozen = (shape.frozen_bytes - of_matrix * (1 if shape.is_tied else 2)) / shape.blocks
         return BlockLayout(
             sizes=shape.layers, blocks=blocks, width=shape.width,

@@ -11,13 +11,15 @@ from dataclasses import dataclass, replace
 from dht.errors import BadInput, BadSpec
 from peer.consensus.codec.codec import Codec
 from peer.consensus.protocol.layout import share_out
-from peer.schema.model_layers import FLOAT32_BYTES, layers_of
+from peer.schema.model_layers import FLOAT32_BYTES, GROUP, ModelLayers, layers_of
 from peer.schema.peak_memory import PLAIN, Peak, Rung, peak
 from peer.schema.spec import RunSpec
 
 MOST_PARAMETERS = 10**13
-BASE_BYTES = {"float32": 4, "bfloat16": 2}
-"""The bytes of a frozen parameter, by `adapter.base`."""
+BASE_BYTES = {"float32": 4.0, "bfloat16": 2.0, "int8": 1 + FLOAT32_BYTES / GROUP, "nf4": 0.5 + FLOAT32_BYTES / GROUP}
+"""The bytes of a value in the frozen matrices of blocks, by `adapter.base`."""
+REST_BYTES = {"float32": 4, "bfloat16": 2, "int8": 2, "nf4": 2}
+"""Of any other frozen parameter."""
 STATE_VECTORS = 4
 """θ, outer momentum, residual, and the start of the inner steps: float32 in main memory."""
 
@@ -45,10 +47,16 @@ class ModelShape:
     tied."""
     hidden_parameters: int
     """The parameters of the matrices that Muon optimizes."""
+    scores: int = 0
+    """The scores of other tokens that a block keeps for each token."""
     frozen_matrix_parameters: int = 0
     """The parameters of such matrices in the frozen model of an adapter."""
     frozen_bytes: int = 0
     """The bytes of that frozen model on the device."""
+    frozen_matrix_bytes: int = 0
+    """Those of its embedding, or of its output matrix."""
+    unpacked_bytes: int = 0
+    """The bytes (at most) of the largest frozen matrix while it is in use, where frozen ones are packed."""
     is_tied: bool = False
     """Whether the output matrix is that of the embedding."""
     before: int = 0
@@ -89,15 +97,28 @@ def shape_of(spec: RunSpec, parameters: int = 0) -> ModelShape:
     model, trained = layers_of(spec.model.architecture, spec.model.config, spec.model.context), spec.trained_layers
     layers = (*trained.before, *(trained.block,) * trained.blocks, *trained.after)
     matrices, adapter = model.blocks * model.multiplied + model.vocabulary * model.width, spec.adapter
+    frozen, of_matrix, unpacked = (0, 0, 0) if adapter is None else _frozen_bytes(spec, model, adapter.base)
     return ModelShape(
         layers=layers, blocks=model.blocks, width=model.width, attention_width=model.attention_width,
         key_width=model.key_width, inner_width=model.inner_width, vocabulary=model.vocabulary,
         matrix_parameters=matrices if adapter is None else sum(layers),
-        hidden_parameters=trained.blocks * trained.hidden,
+        hidden_parameters=trained.blocks * trained.hidden, scores=model.scores,
         frozen_matrix_parameters=0 if adapter is None else matrices,
-        frozen_bytes=0 if adapter is None else model.parameters * BASE_BYTES[adapter.base] + _drawn_bytes(spec),
+        frozen_bytes=frozen, frozen_matrix_bytes=of_matrix, unpacked_bytes=unpacked,
         is_tied=model.vocabulary * model.width not in model.after, before=len(trained.before),
     )  # fmt: skip
+
+
+def _frozen_bytes(spec: RunSpec, model: ModelLayers, base: str) -> tuple[int, int, int]:
+    """Of an adapter's frozen model: all, one matrix outside of its blocks, and what is unpacked at a time."""
+    in_blocks = model.blocks * model.multiplied
+    rest = REST_BYTES[base] * (model.parameters - in_blocks)
+    largest = model.width * max(model.inner_width, model.attention_width)
+    return (
+        round(BASE_BYTES[base] * in_blocks) + rest + _drawn_bytes(spec),
+        REST_BYTES[base] * model.vocabulary * model.width,
+        FLOAT32_BYTES * largest if BASE_BYTES[base] < REST_BYTES[base] else 0,
+    )
 
 
 def _drawn_bytes(spec: RunSpec) -> int:
@@ -175,7 +196,7 @@ def memory_of(
         parameters=parameters,
         training_bytes=found.states,
         frozen_bytes=shape.frozen_bytes,
-        activation_bytes=found.copies + found.blocks + found.logits,
+        activation_bytes=found.copies + found.blocks + found.logits + shape.unpacked_bytes,
         logits_bytes=found.logits,
         anchor_bytes=STATE_VECTORS * FLOAT32_BYTES * parameters,
         encoded_bytes=2 * codec.part_bytes(largest) + codec.of_means.part_bytes(largest),

@@ -211,7 +211,11 @@ def _training_rows(spec: RunSpec) -> Iterator[tuple[str, str]]:
     if (table := spec.adapter) is not None:
         matrices = "A and B" if table.trains == "both" else "B alone"
         held = f"base in {table.base}, dropout {table.dropout:g}"
-        yield "adapter", f"LoRA of rank {table.rank}, α {table.alpha}, beside {table.targets}; {matrices}; {held}"
+        scale = " over √rank" if table.scale == "root" else ""
+        yield (
+            "adapter",
+            f"LoRA of rank {table.rank}, α {table.alpha}{scale}, beside {table.targets}; {matrices}; {held}",
+        )
     yield "data", _data(spec)
     yield "inner optimizer", _inner(spec)
     yield "learning rate", _schedule(spec)

@@ -65,7 +65,7 @@ def export(
     what = what or (None if spec.adapter is None else "merged")
     _require_free(out)
     require_start(spec)
-    model = build(spec)
+    model = build(unpacked(spec))
     flat = FlatParameters(model)
     with progress.during(f"reading the chain up to round {chain.head.round}"):
         anchor = joined or restore_anchor(chain, spec, flat, progress.round)
@@ -104,6 +104,13 @@ def spec_in(directory: Path) -> RunSpec:
     if not (directory / "chain").is_dir():
         raise BadInput(f"{directory} is the folder of a bootstrap node, without a model; name the folder of a peer")
     return load(str(directory / "spec.toml"))
+
+
+def unpacked(spec: RunSpec) -> RunSpec:
+    """The same run on a base of which nothing is packed: what is taken away belongs to the model as it is published."""
+    if spec.adapter is None or spec.adapter.base == "bfloat16":
+        return spec
+    return replace(spec, adapter=replace(spec.adapter, base="float32"))
 
 
 def require_start(spec: RunSpec) -> None:

@@ -16,8 +16,13 @@ from peer.training.data.source import Document
 
 UNNAMED = "text"
 """What `data.text_field` is in a run that names none."""
-ROLES: Mapping[str, str] = {"human": "user", "gpt": ASSISTANT, "user": "user", ASSISTANT: ASSISTANT, "system": "system"}
-"""In ShareGPT's words, and in ours; any other stays as it is."""
+ROLES: Mapping[str, str] = {
+    "human": "user", "user": "user", "system": "system",
+    **dict.fromkeys((ASSISTANT, "gpt", "chatgpt", "bard", "bing", "model"), ASSISTANT),
+}  # fmt: skip
+"""In ShareGPT's words, Gemini's, and in ours, in any case; any other stays as it is."""
+MEDIA = ("image", "images", "video", "videos", "audio", "audios")
+"""Of a row, what its texts are about."""
 
 
 def conversations_of(found: FoundFiles, text_field: str, told: Findings) -> Iterator[Document]:
@@ -39,8 +44,13 @@ def as_line(row: Any, text_field: str, where: str) -> str:
     if not isinstance(found, list) or not found:
         raise BadInput(f"{where} has no list of messages named {' or '.join(keys)}; data.text_field names it")
     messages = [_message(each, where) for each in found]
-    if messages[0]["role"] == ASSISTANT or all(each["role"] != ASSISTANT for each in messages):
-        raise BadInput(f"{where} is no conversation in which an assistant answers; remove it")
+    if messages[0]["role"] == ASSISTANT:
+        raise BadInput(f"{where} begins with an answer; put what was asked before it, or remove it")
+    if all(each["role"] != ASSISTANT for each in messages):
+        roles = shortened(", ".join(sorted({each["role"] for each in messages})))
+        raise BadInput(f"{where} has no answer: its roles are {roles}; call the one that answers assistant")
+    if seen := next((key for key in MEDIA if row.get(key)), None):
+        raise BadInput(f"{where} has {seen}; texts alone are learned, so remove it")
     tools = _tools(row.get("tools"), where)
     said = {"messages": messages, "tools": tools} if tools else messages
     return without_surrogates(json.dumps(said, ensure_ascii=False))
@@ -60,7 +70,7 @@ def _message(value: Any, where: str) -> dict[str, Any]:
         raise BadInput(f"{where} has tool_calls that are {shortened(calls)}; each has a function with a name")
     if weight not in (None, 0, 1):
         raise BadInput(f"{where} has a weight of {shortened(weight)}; it is 0 for what is not learned, or 1")
-    message = {"role": ROLES.get(role, role)}
+    message = {"role": ROLES.get(role.lower(), role)}
     if content is not None:
         message["content"] = _joined(content, where)
     return message | {key: each for key, each in said.items() if each is not None and each != []}

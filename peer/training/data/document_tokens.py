@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -19,8 +19,13 @@ from peer.training.data.chat.talk_text import Talk, is_empty, is_mute, is_withou
 from peer.training.data.chat.token_flags import HIDDEN
 from peer.training.data.tokenizer import Tokenizer, Tokens
 
+if TYPE_CHECKING:
+    from peer.training.data.source import Document
+
 OPEN_SLOTS = 16
 """Slots that still have room for a conversation to come."""
+AT_ONCE = 1 << 19
+"""Characters that a tokenizer is given at a time, so that each core has some; their tokens take some 20 MB."""
 LEFT_OUT = "left out: "
 """Begins the name of a count of what a template does not write, by the key of a message, or `tools`."""
 
@@ -41,6 +46,13 @@ class DocumentEncoder(Protocol):
         """The tokens of the document with this name."""
         ...
 
+    def encoded(self, documents: Iterable[Document]) -> Iterator[tuple[Document, Tokens]]:
+        """Each with its tokens, in their order."""
+        ...
+
+    follows: bool
+    """Whether documents follow one another as they are, so that `joined` changes nothing."""
+
     def joined(self, encoded: Iterable[Tokens]) -> Iterator[Tokens]:
         """The pieces of a shard, from its documents in order. Their concatenation is cut into windows."""
         ...
@@ -57,6 +69,8 @@ class DocumentEncoder(Protocol):
 class TextEncoder:
     """Documents one after the other, each closed by end-of-text."""
 
+    follows = True
+
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self.most = tokenizer.vocabulary
@@ -65,7 +79,18 @@ class TextEncoder:
         self.identity = tokenizer.identity
 
     def encode(self, text: str, name: str) -> Tokens:
-        return np.append(self._tokenizer.encode(text), np.int32(self._tokenizer.end_of_text))
+        return self._closed(self._tokenizer.encode(text))
+
+    def encoded(self, documents: Iterable[Document]) -> Iterator[tuple[Document, Tokens]]:
+        for some in _some_at_once(documents):
+            yield from zip(
+                some, map(self._closed, self._tokenizer.encode_all([each.text for each in some])), strict=True
+            )
+
+    def _closed(self, tokens: Tokens) -> Tokens:
+        closed = np.empty(len(tokens) + 1, np.int32)
+        closed[:-1], closed[-1] = tokens, self._tokenizer.end_of_text
+        return closed
 
     def joined(self, encoded: Iterable[Tokens]) -> Iterator[Tokens]:
         yield from encoded
@@ -82,6 +107,7 @@ class ChatEncoder:
     answer left has no tokens."""
 
     most = 1 << 31
+    follows = False
 
     def __init__(self, tokenizer: Tokenizer, context: int) -> None:
         self._tokenizer, self._context = tokenizer, context
@@ -108,6 +134,9 @@ class ChatEncoder:
         )  # fmt: skip
         return tokens if len(room) else tokens[:0]
 
+    def encoded(self, documents: Iterable[Document]) -> Iterator[tuple[Document, Tokens]]:
+        return ((each, self.encode(each.text, each.name)) for each in documents)
+
     def joined(self, encoded: Iterable[Tokens]) -> Iterator[Tokens]:
         """Each conversation goes to the first open slot in which it fits; the oldest slot is closed for a new one."""
         slots: list[list[Tokens]] = []
@@ -133,6 +162,19 @@ class ChatEncoder:
     def _filled(self, slot: list[Tokens]) -> Tokens:
         filler = np.repeat(self.end, self._context - sum(map(len, slot)))
         return np.concatenate([*slot, filler])
+
+
+def _some_at_once(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    some: list[Document] = []
+    characters = 0
+    for document in documents:
+        some.append(document)
+        characters += len(document.text)
+        if characters >= AT_ONCE:
+            yield some
+            some, characters = [], 0
+    if some:
+        yield some
 
 
 def encoder_of(spec: RunSpec, tokenizer: Tokenizer) -> DocumentEncoder:

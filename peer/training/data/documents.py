@@ -68,6 +68,8 @@ def _text_of(row: Any, where: str, text_field: str) -> str:
     if text is None and text_field in fields:
         return ""
     has = f"it has {shortened(', '.join(map(str, fields)))}" if fields else "it is no JSON object"
+    if text_field in fields:
+        has = f"it is {shortened(text)}"
     raise BadSpec(
         f"{where} has no text named {text_field!r}: {has}; say which with data.text_field, or for conversations "
         "data.format = 'chat'"

@@ -13,6 +13,7 @@ from pathlib import PurePosixPath
 from dht.errors import BadInput, BadSpec
 from peer.consensus.protocol.encoding import digest_of, pack
 from peer.node.store import start_blob
+from peer.schema.events import printable
 from peer.schema.spec import RunSpec
 from peer.schema.spec_fields import START
 from peer.training.data.document_tokens import LEFT_OUT, DocumentEncoder, encoder_of
@@ -40,6 +41,8 @@ NO_CLOSING = (
     "the chat template ends an answer with no token of its own, so that the model learns no end; name another one with "
     "data.template"
 )
+NAMED = 3
+"""Documents that are named for what is replaced in them."""
 SHOWN = 20
 """Faults, or files, that are named; the others are counted."""
 
@@ -61,7 +64,9 @@ class DataInspection:
     """Files in another encoding than UTF-8, and in which."""
     characters: int = 0
     replaced: int = 0
-    """Characters that are U+FFFD: there was no valid character."""
+    """Characters that are U+FFFD, since there was no valid one, or NUL."""
+    replaced_in: tuple[str, ...] = ()
+    """Some of the documents, or pieces of one, that have more of them than all may have."""
     documents: int = 0
     duplicates: int = 0
     """Documents that already appear earlier."""
@@ -97,7 +102,8 @@ class DataInspection:
         if self.replaced > MOST_REPLACED * self.characters:
             found.append(
                 f"{self.replaced:,} of {self.characters:,} characters are none that anybody wrote, and at most "
-                f"{MOST_REPLACED:.1%} may be; save the files as UTF-8, or get them again"
+                f"{MOST_REPLACED:.1%} may be (see {', '.join(self.replaced_in)}); save the files as UTF-8, or get them "
+                "again"
             )
         if self.bytes_left_out > MOST_LEFT_OUT * (self.bytes_left_out + self.bytes_read):
             found.append(
@@ -259,7 +265,8 @@ def _inspect(spec: RunSpec, folder: str, share: float, tokenizer: Tokenizer | No
         held_out_by=table.held_out_by,
         files=tuple((file.name, file.size_bytes) for file in found.files), left_out=found.left_out,
         converted=tuple(sorted(told.encodings.items())),
-        characters=counted.characters, replaced=counted.replaced, documents=counted.documents,
+        characters=counted.characters, replaced=counted.replaced,
+        replaced_in=tuple(counted.replaced_in), documents=counted.documents,
         duplicates=counted.duplicates, long=counted.long + counted.talks.get("long", 0), talks=counted.talks,
         closing=closing, tokens=round(counted.tokens), is_counted=counted.is_exact,
         holds_out_pieces=table.format == "text" and not is_whole(found, table.held_out_every),
@@ -287,6 +294,7 @@ class _Counts:
     def __init__(self, context: int, encoder: DocumentEncoder | None) -> None:
         self._context, self._encoder = context, encoder
         self.characters = self.replaced = self.documents = self.duplicates = self.long = 0
+        self.replaced_in = list[str]()
         self.tokens = 0.0
         self.is_exact = encoder is not None
         self._of_document = 0.0
@@ -308,7 +316,10 @@ class _Counts:
         self.tokens += tokens
         self.long += before <= self._context < self._of_document
         self.characters += len(document.text)
-        self.replaced += document.text.count(REPLACED)
+        replaced = document.text.count(REPLACED) + document.text.count("\0")  # which rows can hold
+        self.replaced += replaced
+        if replaced > MOST_REPLACED * len(document.text) and len(self.replaced_in) < NAMED:
+            self.replaced_in.append(printable(document.name))
 
     def _tokens(self, document: Document) -> float:
         if self._encoder is not None and self.characters < SAMPLE:

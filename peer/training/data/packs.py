@@ -40,13 +40,15 @@ from peer.training.data.source import Document, WindowOrders, require_enough, sp
 from peer.training.data.tokenizer import Tokens
 
 VERSION = 2
-READERS = 3
+READERS = 4
 """Changes where the same files are read as other documents."""
 HELD_OUT = DATA_SHARDS
 """The part of a pack that is no shard."""
 PARTS = DATA_SHARDS + 1
 ITEMS = ("<u2", "<i4")
 """Of a token: small ones where the vocabulary allows it."""
+BUFFERED = 1 << 16
+"""Bytes of each part that are collected before they are written: a row has about a thousand."""
 TOKENS, MANIFEST = "tokens", "manifest"
 
 
@@ -249,20 +251,22 @@ def _write(
     scratch: Path, documents: Iterable[Document], encoder: DocumentEncoder, table: DataTable, item: str
 ) -> PackManifest:
     with ExitStack() as opened:
-        parts = [opened.enter_context(open(scratch / f"{part}", "wb+", opener=_for_its_owner)) for part in range(PARTS)]
+        parts = [
+            opened.enter_context(open(scratch / f"{part}", "wb+", BUFFERED, opener=_for_its_owner))
+            for part in range(PARTS)
+        ]
         lengths = [array("I") for _ in range(PARTS)]
-        for document in documents:
-            tokens = encoder.encode(document.text, document.name)
+        for document, tokens in encoder.encoded(documents):
             part = HELD_OUT if document.is_held_out(table) else shard_of(document.name)
-            parts[part].write(tokens.astype(item).tobytes())
+            parts[part].write(tokens.astype(item).data)
             lengths[part].append(len(tokens))
         sizes, chunks = list[int](), list[bytes]()
         with open(scratch / TOKENS, "wb", opener=_for_its_owner) as file:
             for number, (part_file, of_documents) in enumerate(zip(parts, lengths, strict=True)):
                 part_file.seek(0)
-                pieces = encoder.joined(_read_each(part_file, of_documents, item))
+                pieces = _read_all(part_file) if encoder.follows else _joined(part_file, of_documents, encoder, item)
                 begins_at = file.tell()
-                for payload in _in_chunks(chain(pieces, [encoder.end] if of_documents else ()), item):
+                for payload in _in_chunks(pieces):
                     start_blob.append(file, payload, chunks)
                 sizes.append((file.tell() - begins_at) // np.dtype(item).itemsize)
                 part_file.truncate(0)
@@ -278,17 +282,29 @@ def _for_its_owner(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
+def _read_all(file: BinaryIO) -> Iterator[bytes]:
+    while piece := file.read(CHUNK_BYTES):
+        yield piece
+
+
+def _joined(file: BinaryIO, lengths: Sequence[int], encoder: DocumentEncoder, item: str) -> Iterator[bytes]:
+    """Documents as their encoder puts them into windows, with the tokens behind the last one."""
+    pieces = encoder.joined(_read_each(file, lengths, item))
+    for piece in chain(pieces, [encoder.end] if lengths else ()):
+        yield piece.astype(item).tobytes()
+
+
 def _read_each(file: BinaryIO, lengths: Iterable[int], item: str) -> Iterator[Tokens]:
     """Documents of so many tokens, one after the other."""
     for length in lengths:
         yield np.frombuffer(file.read(length * np.dtype(item).itemsize), item).astype(np.int32)
 
 
-def _in_chunks(pieces: Iterable[Tokens], item: str) -> Iterator[bytes]:
-    """Their bytes, cut into the pieces that have one digest each."""
+def _in_chunks(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The same bytes, cut into the pieces that have one digest each."""
     pending = bytearray()
     for piece in pieces:
-        pending += piece.astype(item).tobytes()
+        pending += piece
         while len(pending) >= CHUNK_BYTES:
             yield bytes(pending[:CHUNK_BYTES])
             del pending[:CHUNK_BYTES]

@@ -75,8 +75,7 @@ class MemorySource:
         self._eval_sequences = spec.data.eval_sequences
         training: dict[int, list[Tokens]] = {}
         held_out: list[Tokens] = []
-        for document in documents:
-            tokens = encoder.encode(document.text, document.name)
+        for document, tokens in encoder.encoded(documents):
             if document.is_held_out(spec.data):
                 held_out.append(tokens)
             else:

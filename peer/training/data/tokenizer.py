@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -51,6 +51,10 @@ class Tokenizer(Protocol):
         """The tokens of `text`, without any special token."""
         ...
 
+    def encode_all(self, texts: Sequence[str]) -> Iterable[Tokens]:
+        """Those of each text."""
+        ...
+
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of tokens, without special tokens; invalid UTF-8 becomes U+FFFD."""
         ...
@@ -88,6 +92,9 @@ class ByteTokenizer:
     def encode(self, text: str) -> Tokens:
         """The UTF-8 bytes of `text`; a lone surrogate becomes a question mark."""
         return np.frombuffer(text.encode("utf-8", errors="replace"), dtype=np.uint8).astype(np.int32)
+
+    def encode_all(self, texts: Sequence[str]) -> Iterable[Tokens]:
+        return map(self.encode, texts)
 
     def decode(self, tokens: Sequence[int]) -> str:
         return bytes(token for token in tokens if token < self.end_of_text).decode("utf-8", errors="replace")
@@ -164,6 +171,11 @@ class HubTokenizer:
 
     def encode(self, text: str) -> Tokens:
         return tokens_of(self._tokenizer, text)
+
+    def encode_all(self, texts: Sequence[str]) -> Iterable[Tokens]:
+        """On all cores."""
+        told = self._tokenizer(list(texts), add_special_tokens=False, verbose=False, return_attention_mask=False)
+        return (np.asarray(ids, np.int32) for ids in told["input_ids"])
 
     def decode(self, tokens: Sequence[int]) -> str:
         return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from peer.schema.model_layers import TARGETS
 from peer.schema.spec_fields import AdapterTable
+from peer.training.model.frozen_bits import matrices_of
 
 A, B = ".lora_A.", ".lora_B."
 """What the names of an adapter's parameters contain, by matrix."""
@@ -20,15 +21,19 @@ Draw = Callable[[Tensor, str, float], None]
 
 def attach(model: nn.Module, table: AdapterTable, draw: Draw, seed: int) -> nn.Module:
     """The model with an adapter of float32, which alone is trained. B begins at 0, so the model's outputs do not
-    change."""
+    change. What `frozen_bits.freeze` packs once it has its values stays float32 until then."""
     from peft import LoraConfig, get_peft_model
 
     config = LoraConfig(
         r=table.rank, lora_alpha=table.alpha, target_modules=list(TARGETS[table.targets]), lora_dropout=table.dropout,
-        bias="none", task_type="CAUSAL_LM",
+        bias="none", task_type="CAUSAL_LM", use_rslora=table.scale == "root",
     )  # fmt: skip
-    if table.base == "bfloat16":
-        model.to(torch.bfloat16)
+    if table.base != "float32":
+        packed_later = set() if table.base == "bfloat16" else {id(each.weight) for _, _, each in matrices_of(model)}
+        for parameter in model.parameters():
+            # Not its buffers: positions that turn by rounded angles are other positions.
+            if id(parameter) not in packed_later:
+                parameter.data = parameter.data.to(torch.bfloat16)
     with warnings.catch_warnings():
         # peft asks for what transformers calls otherwise by now.
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)

@@ -41,7 +41,16 @@ def build(spec: RunSpec) -> nn.Module:
         return model
     model = _unset(spec)
     _fill(model.parameters(), _names(model), spec)
-    return _with_adapter(model, spec)
+    return _frozen(_with_adapter(model, spec), spec)
+
+
+def _frozen(model: nn.Module, spec: RunSpec) -> nn.Module:
+    """With its values as they are, what an adapter's run keeps of them."""
+    if spec.adapter is None:
+        return model
+    from peer.training.model.frozen_bits import freeze
+
+    return freeze(model, spec.adapter.base)
 
 
 def _with_adapter(model: nn.Module, spec: RunSpec) -> nn.Module:
@@ -90,7 +99,7 @@ def build_cut(spec: RunSpec, cut: Callable[[nn.Module], nn.Module]) -> nn.Module
         from peer.training.model.adapter import set_initial
 
         set_initial(named, _draw_uniform, spec.run.seed)
-    return kept
+    return _frozen(kept, spec)
 
 
 @torch.no_grad()
@@ -145,7 +154,7 @@ def _noted_spreads() -> Iterator[Mapping[Tensor, float]]:
 def build_meta(spec: RunSpec) -> nn.Module:
     """The same model without storage (device `meta`), to count and to name. Raises BadSpec."""
     with torch.device("meta"):
-        return _with_adapter(build_base_meta(spec), spec)
+        return _frozen(_with_adapter(build_base_meta(spec), spec), spec)
 
 
 def build_base_meta(spec: RunSpec) -> nn.Module:
@@ -215,6 +224,7 @@ ROPE_NAMES = {
     "rope_low_freq_factor": "low_freq_factor", "rope_high_freq_factor": "high_freq_factor",
     "rope_beta_fast": "beta_fast", "rope_beta_slow": "beta_slow", "rope_attention_factor": "attention_factor",
     "rope_mscale": "mscale", "rope_mscale_all_dim": "mscale_all_dim", "rope_query_beta": "llama_4_scaling_beta",
+    "rope_truncate": "truncate",
 }  # fmt: skip
 """Keys of a spec, and what transformers calls them inside of `rope_scaling`."""
 ROPE_VALUES: Mapping[str, Mapping[str, float | None]] = {
@@ -226,6 +236,7 @@ ROPE_VALUES: Mapping[str, Mapping[str, float | None]] = {
     "yarn": {
         "rope_factor": 8.0, "rope_original_positions": 8192, "rope_beta_fast": None, "rope_beta_slow": None,
         "rope_attention_factor": None, "rope_mscale": None, "rope_mscale_all_dim": None, "rope_query_beta": None,
+        "rope_truncate": None,
     },
 }  # fmt: skip
 """By `rope_type` the keys that it takes, and their values where a spec has none; None follows from the others."""

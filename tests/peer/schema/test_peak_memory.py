@@ -55,11 +55,13 @@ def test_within_a_twenty_fifth_of_known_peaks(known: Measured) -> None:
     assert found.states + found.copies + found.blocks + all_logits == pytest.approx(known.peak_bytes, rel=0.04)
 
 
-def saved_bytes(blocks: int, rows: int, config: dict[str, int], *, recomputes: bool) -> int:
-    """What autograd keeps of the blocks of a llama in float32, besides parameters; each storage once."""
-    model = {"architecture": "llama", "context": 64, "config": config | {"num_hidden_layers": blocks}}
+def saved_bytes(
+    blocks: int, rows: int, config: dict[str, int], *, recomputes: bool, architecture: str = "llama", context: int = 64
+) -> int:
+    """What autograd keeps of the blocks of a model in float32, besides parameters; each storage once."""
+    model = {"architecture": architecture, "context": context, "config": config | {"num_hidden_layers": blocks}}
     made = build(from_mapping({"run": {"name": "x"}, "model": model}))
-    attend_without_looking(made, 64)
+    attend_without_looking(made, context)
     recompute_blocks(made, recomputes)
     made.train()
     of_model = {value.untyped_storage().data_ptr() for value in made.parameters()}
@@ -69,7 +71,7 @@ def saved_bytes(blocks: int, rows: int, config: dict[str, int], *, recomputes: b
         kept[value.untyped_storage().data_ptr()] = value
         return value
 
-    batch = Batch.of(torch.randint(0, 257, (rows, 65)))
+    batch = Batch.of(torch.randint(0, 257, (rows, context + 1)))
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda value: value):
         Net(made)(batch)
     return sum(value.untyped_storage().nbytes() for where, value in kept.items() if where not in of_model)
@@ -93,6 +95,26 @@ def test_blocks_in_float32_keep_what_autograd_saves(key_heads: int, recomputes: 
     )
     less, more = (peak(each, 128, parameters=each.parameters, rung=rung).blocks for each in (two, four))
     assert more - less == pytest.approx(many - few, rel=0.01)
+
+
+@pytest.mark.filterwarnings("ignore")  # transformers', about positions of a context that is none in the world
+def test_attention_that_no_kernel_computes_keeps_its_scores() -> None:
+    """Beyond what grows with the length of a text alone: of two lengths, twice the less is taken from the more."""
+    config = {
+        "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 16,
+        "num_local_experts": 2, "num_experts_per_tok": 2,
+    }  # fmt: skip
+
+    def of_a_block(context: int) -> tuple[int, int]:
+        two, three = (
+            saved_bytes(blocks, 1, config, recomputes=False, architecture="gpt_oss", context=context)
+            for blocks in (2, 3)
+        )
+        layers = layers_of("gpt_oss", config | {"num_hidden_layers": 1}, context)
+        return three - two, peak(layers, context, parameters=1).blocks
+
+    (less, told_less), (more, told_more) = of_a_block(256), of_a_block(512)
+    assert told_more - 2 * told_less == pytest.approx(more - 2 * less, rel=0.01)
 
 
 def test_many_logits_take_a_chunk_and_the_gradient_of_the_matrix() -> None:

@@ -24,6 +24,8 @@ FEW = 32
 IN_A_WORD = re.compile(r"[^\x00-\x7f\w’‘—–·](?<=[^\W\d_].)(?=[^\W\d_])")
 """A sign between two letters, as hardly any text has but one that is read in a wrong encoding."""
 
+BEHIND_A_LETTER = re.compile(r"(?<=[^\W\d_])[^\x00-\x7f\W]")
+
 
 def guess(sample: bytes) -> str:
     """The encoding of bytes that are no UTF-8; damaged UTF-8 stays UTF-8."""
@@ -46,9 +48,15 @@ def _candidates(sample: bytes) -> Iterator[tuple[float, float, int, str]]:
         for order, (name, rarity) in enumerate(ENCODINGS.items()):
             if name == found.encoding or name in found.could_be_from_charset:
                 text = sample.decode(name, "replace")
-                signs = len(IN_A_WORD.findall(text)) / max(1, _beyond_ascii(text))
+                signs = (len(IN_A_WORD.findall(text)) + _raised_in_words(text)) / max(1, _beyond_ascii(text))
                 # Two digits: the rest is no difference that anybody would notice.
                 yield round(found.chaos + signs + rarity, 2), -round(found.coherence, 2), order, name
+
+
+def _raised_in_words(text: str) -> int:
+    """Capital letters right behind a small one, which only a wrong encoding has."""
+    places = (found.start() for found in BEHIND_A_LETTER.finditer(text))
+    return sum(text[at].isupper() and text[at - 1].islower() for at in places)
 
 
 def _beyond_ascii(text: str) -> int:

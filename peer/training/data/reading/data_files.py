@@ -15,7 +15,7 @@ from dht.errors import BadInput
 
 Kind = Literal["text", "lines", "json", "csv", "parquet", "arrow"]
 TEXT_SUFFIXES = frozenset(
-    {".txt", ".text", ".md", ".rst", ".tex", ".html", ".xml", ".log"}
+    {".txt", ".text", ".md", ".rst", ".tex", ".html", ".htm", ".xml", ".log"}
     | {".py", ".c", ".h", ".cc", ".cpp", ".hpp", ".rs", ".go", ".java", ".js", ".ts", ".sh", ".toml", ".yaml", ".yml"}
 )
 KINDS: dict[str, Kind] = {
@@ -30,6 +30,7 @@ CONVERT = {
     ".zip": "unzip {0}", ".tar": "tar --extract --file {0}", ".tgz": "tar --extract --file {0}",
 }  # fmt: skip
 """Commands that make text of what is left out."""
+ALLOW = "let this program read it, or move it"
 
 
 @dataclass(frozen=True)
@@ -88,10 +89,16 @@ def find_files(path: str, refuse: Callable[[BadInput], None] = _raise) -> FoundF
     the files."""
     require_there([path])
     root = Path(os.path.expanduser(path))
+    if not (root.is_file() or root.is_dir()):
+        raise BadInput(f"settings.data_path is {path!r}, which is neither a file nor a folder; name one of them")
     base, found = (root.parent, [Path(root.name)]) if root.is_file() else (root, _below(root, refuse))
     files, left_out, misnamed = list[DataFile](), list[LeftOut](), list[str]()
     for called in sorted(map(_called, found), key=lambda called: called.split("/")):
-        seen = _seen(base, called)
+        try:
+            seen = _seen(base, called)
+        except OSError as error:  # in a folder whose names alone are known, or behind a link into one
+            refuse(BadInput(f"{ascii(called)[1:-1]} cannot be read ({error.strerror}); {ALLOW}"))
+            continue
         if isinstance(seen, LeftOut):
             left_out.append(seen)
         elif any("\ud800" <= letter <= "\udfff" for letter in called):
@@ -134,8 +141,7 @@ def _below(root: Path, refuse: Callable[[BadInput], None]) -> Iterator[Path]:
 
     def unread(error: OSError) -> None:
         """A folder that cannot be opened is not left out in silence."""
-        why = f"cannot be read ({error.strerror}); let this program read it, or move it"
-        refuse(BadInput(f"the folder {error.filename} {why}"))
+        refuse(BadInput(f"the folder {error.filename} cannot be read ({error.strerror}); {ALLOW}"))
 
     visited, waiting = set[tuple[int, int]](), [root]
     while waiting:
@@ -183,7 +189,7 @@ def _why_not(name: str) -> str:
     if suffix in CONVERT:
         how = CONVERT[suffix].format(_quoted(path.name), _quoted(path.stem))
         return f"{suffix} is not read; convert it: {how}"
-    what = suffix or "a name without a suffix"
+    what = (suffix if suffix.isprintable() else ascii(suffix)) or "a name without a suffix"
     return f"{what} is not read; rename it to .txt if it is text"
 
 

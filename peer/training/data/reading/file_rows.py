@@ -65,9 +65,9 @@ class Findings:
         else:
             self.more_faults += 1
 
-    def scanned(self, file: DataFile) -> ScannedText:
+    def scanned(self, file: DataFile, *, hashed: bool = True) -> ScannedText:
         """Raises BadInput."""
-        found = scan(file)
+        found = scan(file, hashed=hashed)
         if found.encoding != "utf-8":
             self.encodings[file.name] = found.encoding
         return found
@@ -79,7 +79,7 @@ def rows_of(file: DataFile, column: str | None, told: Findings) -> Iterator[tupl
         if file.kind in ("parquet", "arrow"):
             yield from _table_rows(file, column, told)
             return
-        with text_of(file, told.scanned(file).encoding) as text:
+        with text_of(file, told.scanned(file, hashed=False).encoding) as text:
             if file.kind == "csv":
                 yield from _csv_rows(file.name, text, column, told)
             else:
@@ -180,7 +180,14 @@ def _csv_rows(name: str, text: TextIO, column: str | None, told: Findings) -> It
             row = next(table, None)
             if row is None:
                 return
-            if row:
+            if any(row[len(titles) :]):
+                told.fault(
+                    BadInput(
+                        f"{name}:{at} has {len(row)} cells under {len(titles)} titles; put quotation marks around "
+                        f"each text with {delimiter!r} in it"
+                    )
+                )
+            elif row:
                 yield f"{name}:{at}", dict(zip(titles, row, strict=False))
     except csv.Error as error:
         told.fault(BadInput(f"{name}:{at} is no CSV from there on ({error}); write it anew, or as .jsonl"))
@@ -231,7 +238,11 @@ def _values(array: Any) -> int:
     import pyarrow
 
     types, kind = pyarrow.types, array.type
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind) or types.is_map(kind):
+    if types.is_map(kind):  # which nothing flattens but a list does
+        pair = pyarrow.struct([pyarrow.field("key", kind.key_type), pyarrow.field("value", kind.item_type)])
+        return _values(array.cast(pyarrow.list_(pair)))
+    lists = (types.is_list, types.is_large_list, types.is_fixed_size_list, types.is_list_view, types.is_large_list_view)
+    if any(is_list(kind) for is_list in lists):
         return len(array) + _values(array.flatten())
     if types.is_struct(kind):
         return len(array) + sum(map(_values, array.flatten()))

@@ -74,9 +74,8 @@ def _group(said: Any) -> RowGroup:
 
 def _chunk(said: Any) -> ColumnChunk:
     # 0 is no place of a page: writers mean none by it.
-    start = _number(said, DATA_PAGE)
-    if said.get(DICTIONARY_PAGE):
-        start = min(start, _number(said, DICTIONARY_PAGE))
+    places = _number(said, DATA_PAGE), said.get(DICTIONARY_PAGE) and _number(said, DICTIONARY_PAGE)
+    start = min(filter(None, places), default=0)
     return ColumnChunk(".".join(name.decode() for name in said[PATH]), start, _number(said, PACKED))
 
 

@@ -10,6 +10,7 @@ import gzip
 import hashlib
 import io
 import lzma
+import unicodedata
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,6 +37,10 @@ BOMS = (
 """In this order: the one of UTF-16 begins that of UTF-32."""
 SAMPLE = 1 << 16
 """Bytes by which an encoding is guessed, before and after what is no UTF-8."""
+SIGNS = " \n\u3000\u3001\u3002,.;"
+"""One of these stands in any line or sentence."""
+MARKS_OF_NONE = frozenset({"Cc", "Cn", "Co"})
+"""Unicode's categories of what is in no text: controls, and what means nothing."""
 NO_TEXT = "has NUL bytes, as no text has; remove it, save it as UTF-8, or rename it to what it is"
 
 
@@ -47,7 +52,7 @@ class ScannedText:
     """As Python calls it."""
     characters: int
     content: str
-    """Of all of it; see `content_of`."""
+    """Of all of it, see `content_of`; empty if nobody has asked."""
 
 
 class ContentHash:
@@ -138,6 +143,20 @@ class _Xz:
         self._file.close()
 
 
+class _OnDisk(io.FileIO):
+    """A file as it is. Raises BadInput where the disk fails, or the network behind it."""
+
+    def __init__(self, file: DataFile) -> None:
+        super().__init__(file.path)
+        self._called = file.name
+
+    def readinto(self, buffer: Any) -> int | None:
+        try:
+            return super().readinto(buffer)
+        except OSError as error:
+            raise BadInput(f"{self._called} cannot be read ({error.strerror}); get it again, or remove it") from error
+
+
 def _unpacker(file: DataFile) -> Any:
     if file.packing == ".gz":
         return gzip.open(file.path)
@@ -154,7 +173,7 @@ def opened(file: DataFile) -> Iterator[BinaryIO]:
     """Its bytes, unpacked."""
     raw: Any
     try:
-        raw = io.BufferedReader(_Unpacked(file, _unpacker(file)), PIECE) if file.packing else file.path.open("rb")
+        raw = io.BufferedReader(_Unpacked(file, _unpacker(file)) if file.packing else _OnDisk(file), PIECE)
     except OSError as error:
         raise BadInput(f"{file.name} cannot be read ({error.strerror or error}); let this program read it") from error
     with raw:
@@ -176,25 +195,26 @@ def pieces_of(text: TextIO) -> Iterator[str]:
         yield piece
 
 
-def scan(file: DataFile) -> ScannedText:
-    """Read it through. Raises BadInput for bytes that are no text."""
+def scan(file: DataFile, *, hashed: bool = True) -> ScannedText:
+    """Read it through. Raises BadInput for bytes that are no text. `hashed`: its content is wanted."""
     encoding = marked = _by_first_bytes(file)
     try:
-        return _scanned(file, marked or "utf-8", "strict")
+        return _scanned(file, marked or "utf-8", "strict", hashed)
     except UnicodeDecodeError:
         encoding = marked or guess(_not_utf8(file))
-    return _scanned(file, encoding, "replace")
+    return _scanned(file, encoding, "replace", hashed)
 
 
-def _scanned(file: DataFile, encoding: str, errors: str) -> ScannedText:
+def _scanned(file: DataFile, encoding: str, errors: str, hashed: bool) -> ScannedText:
     content, characters = ContentHash(), 0
     with text_of(file, encoding, errors) as text:
         for piece in pieces_of(text):
             if "\0" in piece:
                 raise BadInput(f"{file.name} {NO_TEXT}")
-            content.update(piece)
+            if hashed:
+                content.update(piece)
             characters += len(piece)
-    return ScannedText(encoding, characters, content.digest())
+    return ScannedText(encoding, characters, content.digest() if hashed else "")
 
 
 def _by_first_bytes(file: DataFile) -> str:
@@ -206,12 +226,22 @@ def _by_first_bytes(file: DataFile) -> str:
             return encoding
     if 0 not in head:
         return ""
-    for high, encoding in ((1, "utf-16-le"), (0, "utf-16-be")):  # in most languages most letters have a byte of 0
-        text = head[: len(head) // 2 * 2].decode(encoding, "replace")
-        is_letters = 3 * head[high::2].count(0) > len(text) and 0 not in head[1 - high :: 2]
-        if is_letters and all(letter.isprintable() or letter.isspace() for letter in text):
-            return encoding
+    whole, bare = head[: len(head) // 2 * 2], head.translate(None, b"\0\t\r\n")
+    # Plain letters take two bytes each, of which one is 0: fewer are of something else.
+    is_ascii = bare.isascii() and bare.decode().isprintable()
+    if not is_ascii or 3 * head.count(0) > len(head):
+        for encoding in ("utf-16-le", "utf-16-be"):
+            if _is_prose(whole.decode(encoding, "replace")):
+                return encoding
     raise BadInput(f"{file.name} {NO_TEXT}")
+
+
+def _is_prose(text: str) -> bool:
+    """Whether it is written in any language: with its bytes exchanged, spaces and ends of lines are other signs."""
+    signs = sum(map(text.count, SIGNS))
+    return 50 * signs > len(text) and all(
+        letter.isspace() or unicodedata.category(letter) not in MARKS_OF_NONE for letter in text
+    )
 
 
 def _not_utf8(file: DataFile) -> bytes:

@@ -55,6 +55,10 @@ MODELS: list[tuple[str, dict[str, Any]]] = [
                "num_key_value_heads": 2, "num_experts": 3, "num_experts_per_tok": 2, "attention_bias": True}),
     ("qwen3_moe", {"hidden_size": 64, "moe_intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
                    "num_experts": 3, "num_experts_per_tok": 2, "head_dim": 32}),
+    ("gpt_oss", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 16,
+                 "head_dim": 32, "num_local_experts": 5}),
+    ("gpt_oss", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 8,
+                 "num_local_experts": 5, "attention_bias": False, "tie_word_embeddings": True}),
     ("phi3", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}),
     ("smollm3", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 5, "num_attention_heads": 4,
                  "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False}),
@@ -105,7 +109,8 @@ def test_sizes_that_are_not_said_are_those_of_transformers(architecture: str) ->
 
 @pytest.mark.parametrize("architecture", [name for name, each in ARCHITECTURES.items() if each.rope])
 def test_positions_that_are_not_said_are_those_of_transformers(architecture: str) -> None:
-    ours, theirs = build_config(spec_of(architecture, {})), AutoConfig.for_model(architecture)
+    ours = build_config(spec_of(architecture, {"num_hidden_layers": 1}))  # one of all would be too large
+    theirs = AutoConfig.for_model(architecture)
     kept = ours.rope_parameters | {"type": "yarn", "max_position_embeddings": theirs.max_position_embeddings}
     assert theirs.rope_parameters.items() <= kept.items()
     assert ours.rope_parameters.items() <= theirs.rope_parameters.items()
@@ -120,7 +125,9 @@ def training_bytes(spec: RunSpec) -> tuple[int, int, int]:
     model = build_meta(spec)
     parameters = sum(value.numel() for value in trained(model))
     one_moment = sum(value.numel() for value in hidden_matrices(model)) if spec.inner.optimizer == "muon" else 0
-    frozen = sum(value.numel() * value.element_size() for value in model.parameters() if not value.requires_grad)
+    held = [value for value in model.parameters() if not value.requires_grad]
+    held += [value for name, value in model.named_buffers() if name.endswith((".packed", ".scales_G"))]
+    frozen = sum(value.numel() * value.element_size() for value in held)
     return parameters, 4 * (4 * parameters - one_moment), frozen
 
 
@@ -148,7 +155,7 @@ def test_memory_of_the_shipped_specs(name: str, optimizer: str) -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-@pytest.mark.parametrize("base", ["float32", "bfloat16"])
+@pytest.mark.parametrize("base", ["float32", "bfloat16", "int8", "nf4"])
 @pytest.mark.parametrize("trains", ["both", "b"])
 def test_an_adapter_is_counted_beside_its_model(trains: str, base: str, optimizer: str) -> None:
     plain = load("llama-1b")

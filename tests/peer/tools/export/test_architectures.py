@@ -20,7 +20,9 @@ from tests.open_models import publish
 from tests.peer.tools.export.run_on_disk import make_run, small_spec, write_corpus
 from tests.peer.training.model.test_build import SMALL
 
-YOUNG = ("olmo3", "gemma3_text", "glm4", "seed_oss", "qwen3_moe", "olmoe", "ministral3", "apertus", "exaone4")
+YOUNG = (
+    "olmo3", "gemma3_text", "glm4", "seed_oss", "qwen3_moe", "olmoe", "ministral3", "apertus", "exaone4", "gpt_oss",
+)  # fmt: skip
 """Architectures in which a start is tried here; those of the others have tests of their own."""
 
 

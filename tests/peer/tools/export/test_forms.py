@@ -95,6 +95,24 @@ def test_a_base_in_bfloat16_is_merged_in_float32(folder: Path, tmp_path: Path) -
     assert not torch.equal(after, after.to(torch.bfloat16).float())
 
 
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # by peft
+def test_an_adapter_is_merged_into_the_base_as_it_is_published(folder: Path, tmp_path: Path) -> None:
+    """Where peers had it in 4 bits: what was rounded for their devices is in nobody's model."""
+    (tmp_path / "run").mkdir()
+    spec = started_spec(folder / "base", folder / "corpus", AdapterTable(rank=4, base="nf4", scale="root"))
+    run = make_run(tmp_path / "run", spec, rounds=1)
+    export(run.directory, tmp_path / "out")
+    export(run.directory, tmp_path / "adapter", what="adapter")
+    load: Any = AutoModelForCausalLM.from_pretrained
+    merged, base = load(tmp_path / "out"), load(folder / "base")
+    assert torch.equal(merged.model.norm.weight, base.model.norm.weight)
+    after, before = (each.model.layers[0].mlp.up_proj.weight for each in (merged, base))
+    spread = torch.linalg.svdvals(after - before)  # a rounded base would differ in all directions
+    assert spread[4] < 1e-4 * spread[0]
+    peft: Any = PeftModel.from_pretrained(base, tmp_path / "adapter")
+    assert loss_of(peft, run) == pytest.approx(loss_of(merged, run), abs=1e-4)
+
+
 @pytest.mark.outside
 def test_the_base_is_as_it_was(adapted: RunOnDisk, folder: Path, tmp_path: Path) -> None:
     """To the bit."""

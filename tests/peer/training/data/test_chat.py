@@ -118,8 +118,8 @@ def test_a_run_may_name_the_key_of_its_messages(tmp_path: Path) -> None:
         ('{"messages": {}}', "a.jsonl:2 has no list"), ('{"messages": []}', "a.jsonl:2 has no list"),
         ('{"messages": ["hi"]}', "a.jsonl:2 has a message that is 'hi'"),
         ('{"messages": [{"role": "user", "content": 7}]}', "a.jsonl:2 has a message"),
-        (json.dumps({"messages": messages(TALK[:1])}), "a.jsonl:2 is no conversation in which"),
-        (json.dumps({"messages": messages(TALK[1:])}), "a.jsonl:2 is no conversation in which"),
+        (json.dumps({"messages": messages(TALK[:1])}), "a.jsonl:2 has no answer"),
+        (json.dumps({"messages": messages(TALK[1:])}), "a.jsonl:2 begins with an answer"),
     ],
 )  # fmt: skip
 def test_a_bad_line_is_named(tmp_path: Path, line: str, why: str) -> None:

@@ -93,6 +93,9 @@ def test_texts_of_parts_are_one_text() -> None:
         (said(("user", "a"), ("assistant", None), tool_calls="f"), "tool_calls that are 'f'"),
         (said(("user", "a"), ("assistant", None), tool_calls=[{"name": 1}]), "tool_calls that are"),
         (said(("user", {}), ("assistant", "b")), "a message that is"),
+        (said(("assistant", "a"), ("user", "b"), ("assistant", "c")), "begins with an answer; put what was asked"),
+        (said(("user", "a"), ("guide", "b")), "no answer: its roles are 'guide, user'; call the one that answers"),
+        (said(("user", "a"), ("assistant", "b")) | {"images": ["a.png"]}, "has images; texts alone are learned"),
     ],
 )
 def test_what_is_no_message_is_one_line(row: Any, why: str) -> None:
@@ -101,6 +104,12 @@ def test_what_is_no_message_is_one_line(row: Any, why: str) -> None:
 
 
 @pytest.mark.outside
+@pytest.mark.parametrize("role", ["Assistant", "GPT", "chatgpt", "model"])
+def test_who_answers_has_several_names(role: str) -> None:
+    talk = talk_of(said(("Human", "a"), (role, "b")))
+    assert [message["role"] for message in talk.messages] == ["user", "assistant"]
+
+
 def test_an_answer_of_no_weight_is_read_and_not_learned(tmp_path: Path) -> None:
     """By bytes, by a template with marks, and by one without."""
     talk = [("user", "hi"), ("assistant", "yes"), ("user", "so"), ("assistant", "no")]

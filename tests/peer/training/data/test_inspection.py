@@ -147,9 +147,29 @@ def test_text_in_a_wrong_encoding_is_refused(tmp_path: Path) -> None:
     """Somebody has lost its letters before; one in two thousand is borne."""
     (tmp_path / "a.txt").write_text("h\ufffdt " * 100)
     (refusal,) = inspected(tmp_path).refusals
-    assert refusal.startswith("100 of 400 characters are none that anybody wrote, and at most 0.1% may be; save")
+    assert refusal.startswith(
+        "100 of 400 characters are none that anybody wrote, and at most 0.1% may be (see a.txt); save"
+    )
     (tmp_path / "a.txt").write_text("\ufffd" + "letters " * 250)
     assert inspected(tmp_path).refusals == ()
+
+
+def test_files_in_a_wrong_encoding_are_named(tmp_path: Path) -> None:
+    """Among many that are as they should be."""
+    for number in range(20):
+        (tmp_path / f"{number}.txt").write_text("letters\n" * 4)
+    (tmp_path / "lost.txt").write_text("h\ufffdt\n" * 4)
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"text": "fine"}) + "\n" + json.dumps({"text": "\0"}))
+    (refusal,) = inspected(tmp_path).refusals
+    assert "5 of 661 characters" in refusal
+    assert "(see lost.txt, rows.jsonl:2)" in refusal
+
+
+def test_zeros_in_rows_are_no_characters(tmp_path: Path) -> None:
+    """JSON and tables can hold them, as they come from scanned books; as bytes of a text they are a fault."""
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": "ab\0" * 100}))
+    (refusal,) = inspected(tmp_path).refusals
+    assert refusal.startswith("100 of 300 characters are none that anybody wrote")
 
 
 def test_most_of_it_left_out_is_refused(tmp_path: Path) -> None:

@@ -29,6 +29,8 @@ from tests.peer.training.data.read_whole import read_conversations, read_files
 FRENCH = "Le café est très près de l'hôtel où l'été a été bâti; ça va, à côté de la forêt.\n" * 3
 POLISH = "Zażółć gęślą jaźń, dzień dobry wszystkim przyjaciołom. Był sobie król, żyli wśród róż.\n" * 3
 CZECH = "Příliš žluťoučký kůň úpěl ďábelské ódy a žádné jiné.\n" * 3
+GERMAN = "Die Straße war naß, und die Bäume rauschten über den Häusern. Schöne Grüße, Äpfel und Öl.\n"
+PORTUGUESE = "Não há coração que não saiba amar; a manhã é fria, às vezes. Você também não está só, avó.\n"
 TURKISH = (
     "Türkçe bir metin; ığüşöç harfleri içinde olan bir yazı ve İstanbul. Bugün hava çok güzel, çocuklar dışarıda.\n" * 3
 )
@@ -81,11 +83,15 @@ def test_each_kind_is_read_plain_and_packed(name: str, suffix: str, tmp_path: Pa
     [
         ("utf-8", FRENCH, None), ("utf-8-sig", FRENCH, "utf-8-sig"), ("utf-16", FRENCH, "utf-16"),
         ("utf-16-le", "plain words\n" * 9, "utf-16-le"), ("utf-16-be", "plain words\n" * 9, "utf-16-be"),
+        ("utf-16-le", RUSSIAN, "utf-16-le"), ("utf-16-be", RUSSIAN, "utf-16-be"), ("utf-16-le", JAPANESE, "utf-16-le"),
+        ("utf-16-be", JAPANESE, "utf-16-be"), ("utf-16-le", "نمی\u200cدانم، چرا\n", "utf-16-le"),
         ("utf-32", RUSSIAN, "utf-32"), ("latin-1", FRENCH, "cp1252"), ("latin-1", "hét", "cp1252"),
         ("cp1251", RUSSIAN, "cp1251"), ("koi8_r", RUSSIAN, "koi8_r"), ("cp866", RUSSIAN, "cp866"),
         ("iso8859_2", POLISH, "iso8859_2"), ("cp1250", POLISH, "cp1250"), ("iso8859_2", CZECH, "iso8859_2"),
         ("cp1254", TURKISH, "cp1254"), ("koi8_u", UKRAINIAN, "koi8_u"), ("euc_jp", JAPANESE, "euc_jp"),
         ("cp932", JAPANESE, "cp932"), ("mac_roman", FRENCH * 4, "mac_roman"),
+        ("mac_roman", GERMAN * 4, "mac_roman"), ("mac_roman", PORTUGUESE * 4, "mac_roman"),
+        ("cp850", GERMAN, "cp850"), ("cp1252", GERMAN, "cp1252"), ("cp1252", PORTUGUESE, "cp1252"),
     ],
 )  # fmt: skip
 def test_texts_are_read_in_their_encoding_and_it_is_told(
@@ -212,6 +218,9 @@ BAD = {
     "head.csv": (b"a,b\n1,2\n3,4\n", "data.text_field is 'text', no column of head.csv; it has a, b"),
     "bomb.arrow": (arrow("zstd", text=["a" * (1 << 28)]), "bomb.arrow has rows that unpack to 256 MiB at once"),
     "late.txt": (FRENCH.encode() * 1000 + b"\0", "late.txt has NUL bytes, as no text has"),
+    "zeros.txt": (b"a line\n\0" * 40, "zeros.txt has NUL bytes, as no text has"),
+    "bare.csv": (b"id,text\n1,Hello, you\n", "bare.csv:2 has 3 cells under 2 titles; put quotation marks around"),
+    "other.jsonl": (b'{"text": ["a"]}\n', "other.jsonl:1 has no text named 'text': it is ['a']; say which"),
     "open.csv": (b'text\n"' + b"a\n" * MOST_ROW, "open.csv:2 is no CSV from there on"),
     "n.parquet": (parquet(text=[1, 2]), "data.text_field is 'text', a column of int64 in n.parquet; name one that"),
     "bomb.parquet": (parquet(text=["a" * (1 << 28)]), "bomb.parquet has cells that claim 256 MiB"),
@@ -277,6 +286,21 @@ def test_values_that_take_no_bytes_are_counted(write: Callable[..., bytes], tmp_
     grown_mb, found, fault = told.stdout.split(maxsplit=2)
     assert (int(grown_mb) < MOST_GROWTH_MB, found) == (True, "0"), told
     assert fault.startswith((f"{name}#0 is larger than", f"{name} has cells that claim {count:,} values out of"))
+
+
+@pytest.mark.parametrize("write", [arrow, parquet])
+@pytest.mark.parametrize(
+    "kind", [pyarrow.map_(pyarrow.string(), pyarrow.list_(pyarrow.int8())), pyarrow.list_view(pyarrow.int8())],
+)  # fmt: skip
+def test_nested_columns_of_any_kind_are_counted(
+    kind: pyarrow.DataType, write: Callable[..., bytes], tmp_path: Path
+) -> None:
+    """Beside a text that is read alone, and where all of a row is read: nobody else can."""
+    values = [[("a", [1, 2]), ("b", [])], None] if pyarrow.types.is_map(kind) else [[1, 2], None]
+    (tmp_path / f"a.{write.__name__}").write_bytes(write(text=["a", "b"], also=pyarrow.array(values, kind)))
+    assert list(texts(tmp_path).values()) == ["a", "b"]
+    (file,) = find_files(str(tmp_path)).files
+    assert [row["also"] for _, row in rows_of(file, None, Findings())] == values
 
 
 def test_text_that_is_no_utf8_in_a_table_is_one_line(tmp_path: Path) -> None:
@@ -369,6 +393,48 @@ def test_damaged_tables_are_a_line_each_and_end_nothing(seed: int, tmp_path: Pat
     argv = [sys.executable, "-m", "tests.peer.training.data.damaged_tables", str(tmp_path), str(seed), "400"]
     ended = subprocess.run(argv, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr
+
+
+def test_a_row_may_end_with_empty_cells_and_a_table_may_have_no_row(tmp_path: Path) -> None:
+    """As spreadsheets write them, and those who cut a data set into a fixed number of files."""
+    (tmp_path / "a.csv").write_text("text,id\na,1,,\n")
+    (tmp_path / "b.parquet").write_bytes(parquet(text=pyarrow.array([], pyarrow.string())))
+    assert list(texts(tmp_path).values()) == ["a"]
+
+
+def test_a_disk_that_fails_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").symlink_to("/proc/self/mem")
+    with pytest.raises(BadInput, match=r"^a\.txt cannot be read \(Input/output error\); get it again"):
+        texts(tmp_path)
+
+
+def test_a_file_that_nobody_may_look_at_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder of which the names alone are known, or behind a link into one."""
+    (tmp_path / "a.txt").write_text("a")
+    (tmp_path / "b\n.txt").write_text("b")
+    is_file = Path.is_file
+
+    def closed(path: Path) -> bool:
+        if path.name.startswith("b"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return is_file(path)
+
+    monkeypatch.setattr(Path, "is_file", closed)
+    told = Findings(raises=False)
+    assert find_files(str(tmp_path), told.fault).names == ["a.txt"]
+    assert told.faults == [r"b\n.txt cannot be read (Permission denied); let this program read it, or move it"]
+
+
+def test_what_is_neither_a_file_nor_a_folder_is_said_to_be(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.txt")
+    with pytest.raises(BadInput, match="which is neither a file nor a folder; name one of them"):
+        find_files(str(tmp_path / "a.txt"))
+
+
+def test_the_reason_why_a_file_is_left_out_is_printable(tmp_path: Path) -> None:
+    (tmp_path / "a.\u202egnp").write_text("a")
+    (left_out,) = find_files(str(tmp_path)).left_out
+    assert left_out.why == r"'.\u202egnp' is not read; rename it to .txt if it is text"
 
 
 def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,17 +69,18 @@ def test_a_document_in_a_window_has_the_logits_that_it_has_alone(architecture: s
                 torch.testing.assert_close(packed_BTV[row, first : last - 1], alone_TV, rtol=0, atol=1e-5)
 
 
-def test_an_architecture_that_looks_beyond_a_document_learns_no_conversations() -> None:
+@pytest.mark.parametrize("architecture", sorted(ATTENDS_BEYOND))
+def test_an_architecture_that_looks_beyond_a_document_learns_no_conversations(architecture: str) -> None:
     """And would: it is listed because of what it computes, not by mistake."""
-    model = build(make_spec("opt", SMALL)).eval()
+    model = build(make_spec(architecture, SMALL)).eval()
     tokens_BT = drawn(1, 25)
     packed_BT = tokens_BT.clone()
     packed_BT[0, [0, 10]] |= BEGINS | HIDDEN
     with torch.no_grad():
         difference = next_token_logits(model, packed_BT)[0, 10:] - next_token_logits(model, tokens_BT[:, 10:])[0]
     assert difference.abs().max() > 1e-3
-    with pytest.raises(BadSpec, match="'opt', whose attention"):
-        make_spec("opt", SMALL, source="files", path="talks", format="chat")
+    with pytest.raises(BadSpec, match=f"'{architecture}', whose attention"):
+        make_spec(architecture, SMALL, source="files", path="talks", format="chat")
 
 
 def test_labels_and_places_follow_the_flags() -> None:

@@ -13,7 +13,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from dht.errors import BadSpec, Unreachable
-from peer.training.data.tokenizer import END_OF_TEXT, HubTokenizer, load_tokenizer
+from peer.training.data import document_tokens
+from peer.training.data.document_tokens import TextEncoder
+from peer.training.data.source import Document
+from peer.training.data.tokenizer import END_OF_TEXT, ByteTokenizer, HubTokenizer, load_tokenizer
 
 PLANTED = "open('HERE', 'w')"
 
@@ -42,6 +45,20 @@ def test_a_local_tokenizer_is_used_without_special_tokens(tmp_path: Path) -> Non
     tokenizer = HubTokenizer("a/b", tmp_path)
     assert tokenizer.encode("b a z").tolist() == [2, 1, 3]
     assert (tokenizer.vocabulary, tokenizer.end_of_text) == (4, 0)
+
+
+def test_texts_at_once_have_the_tokens_that_each_has_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In their order, however many are given to the tokenizer at a time; none is cut or filled up to the others."""
+    save_word_tokenizer(tmp_path, eos_token="<end>", unk_token="?")
+    names = [Document(f"{number}", "a b " * number) for number in range(9)]
+    for tokenizer in (HubTokenizer("a/b", tmp_path), ByteTokenizer()):
+        encoder = TextEncoder(tokenizer)
+        alone = [encoder.encode(each.text, each.name).tolist() for each in names]
+        for at_once in (1, 40, 1000):
+            monkeypatch.setattr(document_tokens, "AT_ONCE", at_once)
+            found = list(encoder.encoded(names))
+            assert [each for each, _ in found] == names
+            assert [tokens.tolist() for _, tokens in found] == alone
 
 
 def test_a_tokenizer_without_an_end_is_refused(tmp_path: Path) -> None:

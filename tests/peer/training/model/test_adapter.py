@@ -80,6 +80,29 @@ def test_a_base_in_bfloat16_takes_half_and_what_is_trained_stays_float32(base: R
     assert torch.allclose(logits_of(model).float(), logits_of(build(base)), atol=0.05)
 
 
+def test_a_base_in_bfloat16_turns_positions_as_it_was_trained(base: RunSpec) -> None:
+    """Angles that are rounded to 8 bits are those of other positions after some hundred tokens."""
+    turns, exact = (dict(build(each).named_buffers()) for each in (adapted(base, base="bfloat16"), base))
+    (turned,) = [value for name, value in turns.items() if name.endswith("rotary_emb.inv_freq")]
+    assert torch.equal(turned, exact["model.rotary_emb.inv_freq"])
+
+
+def test_with_a_scale_by_the_root_of_the_rank_the_product_counts_more(base: RunSpec) -> None:
+    """By the root of the rank, and a run without the key is the run that it was."""
+    by_rank, by_root = adapted(base), adapted(base, scale="root")
+    assert "scale" not in by_rank.tables()["adapter"]
+    assert by_root.digest() != by_rank.digest()
+    changes = []
+    for spec in (by_rank, by_root):
+        model = build(spec)
+        with torch.no_grad():
+            for name, value in model.named_parameters():
+                if ".lora_B." in name:
+                    value.fill_(1e-5)
+        changes.append(logits_of(model) - logits_of(build(base)))
+    assert torch.allclose(changes[1], 2 * changes[0], rtol=0.05, atol=1e-4 * float(changes[1].abs().max()) + 2e-6)
+
+
 @pytest.mark.parametrize(("trains", "targets"), [("both", "all"), ("b", "attention")])
 @pytest.mark.parametrize("architecture", sorted(ADAPTED))
 def test_a_spec_knows_its_layers_without_the_model(

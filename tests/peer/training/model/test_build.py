@@ -40,6 +40,7 @@ SMALL: dict[str, dict[str, object]] = {
     "olmoe": LLAMA | {"num_experts": 4, "num_experts_per_tok": 2},
     "qwen3_moe": {key: each for key, each in LLAMA.items() if key != "intermediate_size"}
     | {"moe_intermediate_size": 48, "num_key_value_heads": 2, "num_experts": 4, "num_experts_per_tok": 2},
+    "gpt_oss": LLAMA | {"num_key_value_heads": 2, "head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2},
     "gemma": LLAMA | {"num_key_value_heads": 2, "head_dim": 16},
     "opt": {"hidden_size": 32, "ffn_dim": 48, "num_hidden_layers": 2, "num_attention_heads": 2},
     "gpt_neox": {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2},

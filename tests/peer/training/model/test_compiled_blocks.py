@@ -39,7 +39,7 @@ from tests.peer.training.model.test_net import gradients, packed, windows
 pytestmark = pytest.mark.slow
 
 CPU = torch.device("cpu")
-EXPERTS = {"mixtral", "olmoe", "qwen3_moe"}
+EXPERTS = {"gpt_oss", "mixtral", "olmoe", "qwen3_moe"}
 
 
 @pytest.fixture(autouse=True)

@@ -131,11 +131,11 @@ def test_models_without_experts_have_nothing_to_balance() -> None:
     assert balance is None
 
 
-@pytest.mark.parametrize("architecture", ["mixtral", "olmoe", "qwen3_moe"])
+@pytest.mark.parametrize("architecture", ["gpt_oss", "mixtral", "olmoe", "qwen3_moe"])
 def test_the_balance_of_a_sequence_is_that_of_transformers(architecture: str) -> None:
     """Of every architecture with experts, whatever it calls them."""
     renamed: dict[str, str] = {"intermediate_size": "moe_intermediate_size", "num_local_experts": "num_experts"}
-    names = {"mixtral": {}, "olmoe": {"num_local_experts": "num_experts"}, "qwen3_moe": renamed}[architecture]
+    names = {"olmoe": {"num_local_experts": "num_experts"}, "qwen3_moe": renamed}.get(architecture, {})
     config = {names.get(key, key): value for key, value in SHAPE.items()} | {"router_aux_loss_coef": 0.02}
     table = {"architecture": architecture, "context": 16, "config": config}
     model = build(from_mapping({"run": {"name": "x"}, "model": table}))

@@ -1,0 +1,130 @@
+"""The frozen matrices beside an adapter in 8 or 4 bits each, with a scale for 64 of them (arXiv:2305.14314, § 3).
+
+Every operation is exact, or rounded once as IEEE 754 says, and what is packed is packed on the processor: all peers
+have the same base to the bit, whatever they train on. bitsandbytes' kernels differ between devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from peer.schema.model_layers import GROUP, TARGETS
+
+# G = groups of 64 neighbouring values, N = tokens, I = inputs, O = outputs of a matrix
+
+NF4 = (
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+    -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+)  # fmt: skip
+"""Normal draws, divided by the largest of 64, are about equally often near each of these (appendix E)."""
+LEAST = 1e-30
+"""The smallest scale: values below are 0, and nothing is divided by 0."""
+AT_ONCE = 1 << 16
+"""Groups that are unpacked at a time, so that little more than the matrix in use is in memory."""
+
+
+def freeze(model: nn.Module, base: str) -> nn.Module:
+    """The model, whose matrices have the form of `adapter.base`. Those of an adapter, and all beside the blocks, stay
+    as they are."""
+    if base in ("int8", "nf4"):
+        for parent, name, matrix in matrices_of(model):
+            setattr(parent, name, FrozenMatrix(matrix, base))
+    return model
+
+
+def matrices_of(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
+    """The matrices of blocks, each with its place: a module and the name in it."""
+    for parent in list(model.modules()):
+        children = dict(parent.named_children())
+        for name in children.keys() & {*TARGETS["all"]}:
+            inside = dict(children[name].named_children())
+            where, called, matrix = (
+                (children[name], "base_layer", inside["base_layer"]) if inside else (parent, name, children[name])
+            )
+            if isinstance(matrix, nn.Linear):
+                yield where, called, matrix
+
+
+class FrozenMatrix(nn.Module):
+    """A linear layer that is never trained."""
+
+    packed: Tensor
+    scales_G: Tensor
+    pairs: Tensor
+    """For each byte of `nf4` its two values."""
+
+    def __init__(self, matrix: nn.Linear, base: str) -> None:
+        super().__init__()
+        self.in_features, self.out_features, self.bias = matrix.in_features, matrix.out_features, matrix.bias
+        packed, scales_G = (_in_bytes if base == "int8" else _in_halves)(_groups(matrix.weight.detach()))
+        self.register_buffer("packed", packed, persistent=False)
+        self.register_buffer("scales_G", scales_G, persistent=False)
+        levels = torch.tensor(NF4, device=packed.device)
+        self.register_buffer("pairs", torch.cartesian_prod(levels, levels).flip(1), persistent=False)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        shape = self.out_features, self.in_features
+        out: Tensor = _Multiplied.apply(rows, self.packed, self.scales_G, self.pairs, shape)  # type: ignore[no-untyped-call]
+        return out if self.bias is None else out + self.bias.to(out.dtype)
+
+    def values(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """(O, I)"""
+        return _values(self.packed, self.scales_G, self.pairs, (self.out_features, self.in_features), dtype)
+
+
+def _groups(weight_OI: Tensor) -> Tensor:
+    flat = weight_OI.float().flatten()
+    return F.pad(flat, (0, -len(flat) % GROUP)).view(-1, GROUP)
+
+
+def _in_bytes(values: Tensor) -> tuple[Tensor, Tensor]:
+    scales_G = (values.abs().amax(1) / 127).clamp(min=LEAST)
+    return (values / scales_G[:, None]).round().to(torch.int8), scales_G
+
+
+def _in_halves(values: Tensor) -> tuple[Tensor, Tensor]:
+    """The nearest of `NF4`; two to a byte, the first in the lower half."""
+    scales_G = values.abs().amax(1).clamp(min=LEAST)
+    if values.is_meta:
+        return values[:, ::2].to(torch.uint8), scales_G
+    between = torch.tensor([(low + high) / 2 for low, high in pairwise(NF4)])
+    levels = torch.bucketize(values / scales_G[:, None], between, out_int32=True).to(torch.uint8)
+    return levels[:, ::2] | levels[:, 1::2] << 4, scales_G
+
+
+def _values(packed: Tensor, scales_G: Tensor, pairs: Tensor, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
+    out = torch.empty(len(scales_G), GROUP, dtype=dtype, device=packed.device)
+    for at in range(0, len(scales_G), AT_ONCE):
+        some = packed[at : at + AT_ONCE]
+        levels = some.float() if some.dtype == torch.int8 else pairs[some.flatten().int()].view(-1, GROUP)
+        out[at : at + AT_ONCE] = levels * scales_G[at : at + AT_ONCE, None]
+    return out.flatten()[: shape[0] * shape[1]].view(shape)
+
+
+class _Multiplied(torch.autograd.Function):
+    """Rows times the matrix, which is unpacked for the product, and again for the gradient of the rows: never are two
+    of them in memory."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, rows: Tensor, packed: Tensor, scales_G: Tensor, pairs: Tensor, shape: tuple[int, int]
+    ) -> Tensor:
+        kind = rows.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else rows.dtype
+        ctx.save_for_backward(packed, scales_G, pairs)
+        ctx.shape, ctx.dtype = shape, rows.dtype
+        with torch.autocast(kind, enabled=False):
+            return F.linear(rows.to(dtype), _values(packed, scales_G, pairs, shape, dtype))
+
+    @staticmethod
+    def backward(ctx: Any, by_out: Tensor) -> tuple[Tensor | None, ...]:
+        packed, scales_G, pairs = ctx.saved_tensors
+        by_rows = torch.matmul(by_out, _values(packed, scales_G, pairs, ctx.shape, by_out.dtype))
+        return by_rows.to(ctx.dtype), None, None, None, None
