@@ -96,6 +96,8 @@ def _take_nameless(draft: SnapshotBuilder, t: float, event: Event) -> None:
     """Process a line without a peer id: from a watcher, which is not a member of the swarm, or from a process that
     ended before it had an identity."""
     match event:
+        case RoundForecast():
+            draft.narrator.forecast, draft.narrator.round = event, event.round - 1
         case PeerStarted() | PeerStateChanged() | RoundCommitted() | PenaltyImposed() | AlertRaised():
             _TAKERS[type(event)](draft, draft.narrator, t, event)
         case PeerStopped(why=why, exit_code=exit_code):

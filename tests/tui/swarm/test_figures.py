@@ -7,7 +7,14 @@ from types import MappingProxyType
 
 import pytest
 
-from peer.schema.events import DeviceMeasured, NetworkMeasured, RoundForecast, RoundStalled
+from peer.schema.events import (
+    DeviceMeasured,
+    EventLine,
+    NetworkMeasured,
+    PeerStateChanged,
+    RoundForecast,
+    RoundStalled,
+)
 from tests.tui.dashboard.canned import ROUND_S, START, Canned, dashboard, peer_id, penalty, swarm_of
 from tests.tui.dashboard.screen import opened, press, text_of
 from tui.dashboard.app import Dashboard
@@ -15,6 +22,7 @@ from tui.dashboard.styles import state_of
 from tui.dashboard.view import View
 from tui.swarm import figures
 from tui.swarm.figure_text import left_words, why_words
+from tui.swarm.reducer import apply_all
 from tui.swarm.snapshot import LogEntry, PeerView, PenaltyRecord, Point, SwarmState
 
 HEARD_T = START + 60.0
@@ -239,6 +247,17 @@ def test_the_end_of_the_run_is_as_a_peer_foretells_it_while_rounds_grow() -> Non
     swarm = swarm_with(forecast=forecast)
     now = swarm.history[-1].t + 5.0
     assert figures.seconds_left(swarm, now, swarm.peers[peer_id(2)]) == 320.0
+
+
+@pytest.mark.parametrize("teller", ["", peer_id(2)], ids=["a watcher", "a peer of a demo"])
+def test_who_takes_no_part_has_the_forecast_of_whoever_reports(teller: str) -> None:
+    forecast = RoundForecast(round=7, expected_s=25.0, low_s=20.0, high_s=30.0, took_s=10.0, run_left_s=325.0)
+    swarm = swarm_of(3)
+    lines = [PeerStateChanged(state="READY", why="watching"), forecast] if not teller else [forecast]
+    last_t = swarm.history[-1].t
+    swarm = apply_all(swarm, [EventLine(seq=0, t=last_t, run="", peer=teller, event=event) for event in lines])
+    assert figures.seconds_left(swarm, last_t + 5.0) == 320.0
+    assert figures.round_seconds_left(swarm, last_t + 5.0) == 20.0
 
 
 def test_without_a_timed_round_or_an_end_or_in_a_stall_nothing_is_foretold() -> None:
