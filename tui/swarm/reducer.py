@@ -49,7 +49,7 @@ from tui.swarm.phase_styles import phase, state_named
 from tui.swarm.round_ledger import commit, impose, is_excused, note_abort, note_evaluation, note_reported_loss
 from tui.swarm.snapshot import PeerView, StageView, SwarmState
 from tui.swarm.timeline import LONG_S, add_span, is_exchanging, training_began
-from tui.text.event_text import devices_words
+from tui.text.event_text import PeerStatus, devices_words
 
 MAX_ALERTS = 16
 """The maximal number of alerts that are kept per peer, the newest last."""
@@ -86,7 +86,7 @@ def _take(draft: SnapshotBuilder, line: EventLine) -> None:
         _take_nameless(draft, t, event)
     else:
         peer = draft.peer(line.peer)
-        peer.reports = True
+        peer.reports, peer.seq = True, line.seq
         peer.seen_t = t if peer.seen_t is None else max(peer.seen_t, t)
         if (take := _TAKERS.get(type(event))) is not None:
             take(draft, peer, t, event)
@@ -113,6 +113,23 @@ def lose(swarm: SwarmState, peer: str, t: float) -> SwarmState:
     add_span(view.spans, t, "gone", view.round + 1)
     draft.note(t, "error", peer, "GONE", why)
     return draft.freeze()
+
+
+def tell_lately(swarm: SwarmState, status: PeerStatus) -> SwarmState:
+    """The swarm in which a peer does what it has just answered: its event file may lag behind, as on a full disk."""
+    view = swarm.peers.get(status.peer)
+    if view is None or not status.state:
+        return swarm
+    told = replace(view, state=status.state, why=status.why, until=status.until)
+    if status.steps:
+        told = replace(told, step=status.step, steps=status.steps)
+    return replace(swarm, peers=MappingProxyType({**swarm.peers, status.peer: told}))
+
+
+def lags(swarm: SwarmState, status: PeerStatus) -> bool:
+    """Whether the event file of the peer that answered lacks lines which it had written by then."""
+    view = swarm.peers.get(status.peer)
+    return view is not None and view.seq < status.seq
 
 
 def freeze(swarm: SwarmState, processes: Mapping[str, int]) -> SwarmState:
