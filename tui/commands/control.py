@@ -72,7 +72,7 @@ class LeaveCommand(PeerCommand):
     ] = False
 
     def run(self) -> int:
-        folder = self.find()
+        folder = require_peers(self.find())
         if not self.forget or is_at_work(folder):
             print(command(folder, "leave"))
         if self.forget:
@@ -142,6 +142,13 @@ def order(directory: Path, cmd: str, **fields: Any) -> Reply:
         raise Unreachable(f"{_starts_or_ends(directory)} ({error})") from error
 
 
+def require_peers(directory: Path) -> Path:
+    """The same folder. Raises Unreachable for one in which no peer ever was, such as a misspelt one."""
+    if not is_at_work(directory) and not is_peers(directory):
+        raise Unreachable(f"{not_running(directory)}, and none ever has; name the folder of one with --dir")
+    return directory
+
+
 def is_kept(reply: Reply) -> bool:
     """Whether no peer runs and the command was kept for its next start."""
     return reply.fields.get("kept") is True
@@ -165,8 +172,7 @@ def after_leaving(directory: Path) -> str:
 def _keep(directory: Path, cmd: str, fields: Mapping[str, Any]) -> Reply:
     """Keep a command for the next start. A child process does it, with the checks of a running peer, and locks the
     folder meanwhile."""
-    if not is_peers(directory):
-        raise Unreachable(f"{not_running(directory)}, and none ever has; name the folder of one with --dir")
+    require_peers(directory)
     argv = python_module("peer.node.control.offline", str(directory), json.dumps({"cmd": cmd, **fields}))
     late = Unreachable(f"{directory} could not be written to within {KEEP_S:.0f} s; try again")
     try:

@@ -48,9 +48,11 @@ def standing_alerts(swarm: SwarmState) -> list[LogEntry]:
 
 
 def _is_mended(swarm: SwarmState, entry: LogEntry) -> bool:
+    peer = swarm.peers.get(entry.peer)
+    if entry.code in STATES:  # a peer that does something else by now
+        return peer is not None and peer.state != entry.code
     if entry.code not in MENDED_BY_A_ROUND or not swarm.history or swarm.history[-1].t <= entry.t:
         return False
-    peer = swarm.peers.get(entry.peer)
     return peer is None or peer.committed >= swarm.round
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dht.errors import Unreachable
 from dht.process import lock_directory
 from peer.node.control import saved_settings
 from peer.node.limits.desired_state import Desired, Intent
@@ -94,6 +95,19 @@ def test_what_cannot_be_written_is_one_line_and_the_wish_before_stays(directory:
     assert (told.out, told.err.count("\n")) == ("", 1)
     assert f"{saved_settings.WISH}.new" in told.err
     assert saved_settings.read_wish(directory).wish is Intent.PAUSE
+
+
+@pytest.mark.parametrize("words", [["leave"], ["leave", "--forget"]])
+def test_a_misspelt_folder_is_left_by_nobody(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Said
+) -> None:
+    """It has no invite to come back with, and what peers have elsewhere stays."""
+    monkeypatch.setenv(start_blob.CACHE, str(tmp_path / "cache"))
+    (tmp_path / "cache" / "packs" / "0ld0").mkdir(parents=True)
+    assert main([*words, "--dir", str(tmp_path / "typo")]) == Unreachable.exit_code
+    assert "typo, and none ever has; name the folder of one with --dir" in capsys.readouterr().err
+    assert (tmp_path / "cache" / "packs" / "0ld0").exists()
+    assert not (tmp_path / "typo").exists()
 
 
 def test_who_leaves_for_good_leaves_nothing_elsewhere(

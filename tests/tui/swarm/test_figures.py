@@ -218,6 +218,16 @@ def test_an_error_that_kept_a_peer_from_its_round_is_over_with_the_next_one(
     assert figures.standing_alerts(replace(swarm, entries=(entry,))) == ([entry] if stands else [])
 
 
+def test_a_pause_is_no_alert_any_more_once_the_peer_trains() -> None:
+    swarm = swarm_of(3)
+    entry = LogEntry(t=swarm.history[-1].t, level="warning", peer=peer_id(2), code="PAUSED", text="its owner paused it")
+    noted = replace(swarm, entries=(entry,))
+    assert figures.standing_alerts(noted) == []
+    paused = replace(noted.peers[peer_id(2)], state="PAUSED")
+    noted = replace(noted, peers=MappingProxyType({**noted.peers, peer_id(2): paused}))
+    assert figures.standing_alerts(noted) == [entry]
+
+
 # ---- how long it takes ----
 
 
