@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import tui.commands.organiser
-from dht.errors import BadInput, DiskFull, PortInUse, RunMismatch
+from dht.errors import BadInput, DirectoryBusy, DiskFull, PortInUse, RunMismatch
+from dht.process import lock_directory
 from peer.schema.spec import RunSpec, dump, load, parse
 from peer.schema.spec_fields import AdmissionTable
 from tui.commands import organiser
@@ -67,6 +69,18 @@ def test_an_address_that_is_none_is_said_before_it_is_said_to_serve(micro: RunSp
     heard = Heard()
     with pytest.raises(BadInput, match=r"'127\.0\.0\.1:4002': not an address; write one such as /ip4/"):
         run_bootstrap(micro, heard, NodeOptions(listen=("127.0.0.1:4002",)), directory=tmp_path / "node")
+    assert heard.lines == []
+
+
+@pytest.mark.outside
+def test_a_second_node_is_said_before_it_is_said_to_serve(micro: RunSpec, tmp_path: Path) -> None:
+    heard, directory = Heard(), tmp_path / "node"
+    with lock_directory(directory), pytest.raises(DirectoryBusy, match="is in use by process"):
+        run_bootstrap(micro, heard, NodeOptions(), directory=directory)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        there = f"/ip4/127.0.0.1/tcp/{taken.getsockname()[1]}"
+        with pytest.raises(PortInUse, match="another program listens there; choose another port with --listen"):
+            run_bootstrap(micro, heard, NodeOptions(listen=(there,)), directory=directory)
     assert heard.lines == []
 
 
