@@ -126,9 +126,9 @@ def place_node(directory: Path | None, spec: RunSpec) -> Path:
     others = [] if directory or mine.exists() else namesakes(mine)
     if others:
         raise RunMismatch(
-            f"{others[0]} is of a run called {spec.run.name} already, and with these options this would be another "
-            "one: give the --admission and --set of that time, or name that folder's spec.toml; to start another run, "
-            "name a new folder with --dir"
+            f"{others[0]} is of a run called {spec.run.name} already, and this spec with these options makes "
+            "another: a run keeps the values with which it began; give the --admission and --set of that time, undo "
+            "what was edited since, or name that folder's spec.toml; to start another run, name a new folder with --dir"
         )
     return mine
 

@@ -73,7 +73,7 @@ def test_an_address_that_is_none_is_said_before_it_is_said_to_serve(micro: RunSp
 
 
 @pytest.mark.outside
-def test_a_second_node_is_said_before_it_is_said_to_serve(micro: RunSpec, tmp_path: Path) -> None:
+def test_what_the_node_would_end_with_is_said_before_it_is_said_to_serve(micro: RunSpec, tmp_path: Path) -> None:
     heard, directory = Heard(), tmp_path / "node"
     with lock_directory(directory), pytest.raises(DirectoryBusy, match="is in use by process"):
         run_bootstrap(micro, heard, NodeOptions(), directory=directory)
@@ -81,6 +81,10 @@ def test_a_second_node_is_said_before_it_is_said_to_serve(micro: RunSpec, tmp_pa
         there = f"/ip4/127.0.0.1/tcp/{taken.getsockname()[1]}"
         with pytest.raises(PortInUse, match="another program listens there; choose another port with --listen"):
             run_bootstrap(micro, heard, NodeOptions(listen=(there,)), directory=directory)
+    with pytest.raises(BadInput, match="port 99999 does not exist; use one from 1024 to 65535"):
+        run_bootstrap(micro, heard, NodeOptions(health_port=99_999), directory=directory)
+    with pytest.raises(BadInput, match=r"--page .* cannot be made"):
+        run_bootstrap(micro, heard, NodeOptions(page=directory / "spec.toml"), directory=directory)
     assert heard.lines == []
 
 
