@@ -19,7 +19,7 @@ from peer.node.control.client import ControlClient, Reply, name_of, note_of
 from peer.schema.byte_text import format_bytes
 from tui.command_line import Argument, Option
 from tui.commands.options import PeerCommand, PeersCommand
-from tui.folders import is_at_work, is_peers, peer_folders, quoted, unnote_folder
+from tui.folders import frozen_process, is_at_work, is_peers, peer_folders, quoted, unnote_folder
 from tui.processes.children import python_module
 from tui.processes.one_shot import answer
 from tui.processes.systemd import UserUnits, unit_name
@@ -136,6 +136,9 @@ def order(directory: Path, cmd: str, **fields: Any) -> Reply:
     Unreachable, DiskFull."""
     if not is_at_work(directory):
         return _keep(directory, cmd, fields)
+    if (process := frozen_process(directory / "run" / "lock")) is not None:
+        still = f"the peer in {directory} takes no commands: its process {process} was told to stand still"
+        raise Unreachable(f"{still}; it goes on with: kill -CONT {process}")
     try:
         return ControlClient(directory).require(cmd, **fields)
     except Unreachable as error:
