@@ -38,8 +38,12 @@ def parameters(swarm: SwarmState) -> int | None:
     return next((peer.parameters for peer in swarm.reporting if peer.parameters), None)
 
 
-MENDED_BY_A_ROUND = frozenset({"STANDS_STILL", "STUCK", "ABORTED", "CLOCK", "LINK"})
+MENDED_BY_A_ROUND = frozenset({"STANDS_STILL", "STUCK", "ABORTED", "CLOCK", "LINK", "RESTART"})
 """Alerts of what keeps a peer from its round: once it has committed one, they are about what was."""
+
+
+MENDED_BY_A_START = frozenset({"STOPPED", "GONE", "TOKEN"})
+"""Alerts of what ended a process of the peer, or kept it out: once another one has started, they are about what was."""
 
 
 def standing_alerts(swarm: SwarmState) -> list[LogEntry]:
@@ -49,7 +53,9 @@ def standing_alerts(swarm: SwarmState) -> list[LogEntry]:
 
 def _is_mended(swarm: SwarmState, entry: LogEntry) -> bool:
     peer = swarm.peers.get(entry.peer)
-    if entry.code in STATES:  # a peer that does something else by now
+    if entry.code in MENDED_BY_A_START:
+        return peer is not None and peer.started_t is not None and peer.started_t > entry.t
+    if entry.code == "PAUSED":
         return peer is not None and peer.state != entry.code
     if entry.code not in MENDED_BY_A_ROUND or not swarm.history or swarm.history[-1].t <= entry.t:
         return False

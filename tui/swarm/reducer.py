@@ -6,6 +6,7 @@ line says about the peer that reported it. What it says about the whole swarm is
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -51,6 +52,8 @@ from tui.swarm.snapshot import PeerView, StageView, SwarmState
 from tui.swarm.timeline import LONG_S, add_span, is_exchanging, training_began
 from tui.text.event_text import PeerStatus, devices_words
 
+PEER_ID = re.compile(r"\b12D3KooW[1-9A-HJ-NP-Za-km-z]{44}\b")
+"""Peers write of each other by their ids, and people know names."""
 MAX_ALERTS = 16
 """The maximal number of alerts that are kept per peer, the newest last."""
 TRAFFIC_POINTS = 64
@@ -330,9 +333,10 @@ def _take_figure(draft: SnapshotBuilder, peer: PeerView, t: float, event: Event)
 
 
 def _take_alert(draft: SnapshotBuilder, peer: PeerView, t: float, event: AlertRaised) -> None:
-    peer.alerts = [*peer.alerts, f"{event.level}: {event.text}"][-MAX_ALERTS:]
+    text = PEER_ID.sub(lambda found: draft.label(found[0]), event.text)
+    peer.alerts = [*peer.alerts, f"{event.level}: {text}"][-MAX_ALERTS:]
     level = event.level if event.level in ("info", "warning", "error") else "warning"
-    draft.note(t, level, peer.peer, event.code, event.text)
+    draft.note(t, level, peer.peer, event.code, text)
 
 
 def _take_stop(draft: SnapshotBuilder, peer: PeerView, t: float, event: PeerStopped) -> None:

@@ -206,7 +206,13 @@ def test_the_rest_of_a_run_takes_its_usual_rounds_less_what_is_made_of_this_one(
 
 @pytest.mark.parametrize(
     ("code", "before_s", "stands"),
-    [("STANDS_STILL", 5.0, False), ("STANDS_STILL", -5.0, True), ("CLOCK", 5.0, False), ("DAMAGE", 5.0, True)],
+    [
+        ("STANDS_STILL", 5.0, False),
+        ("STANDS_STILL", -5.0, True),
+        ("CLOCK", 5.0, False),
+        ("RESTART", 5.0, False),
+        ("DAMAGE", 5.0, True),
+    ],
 )
 def test_an_error_that_kept_a_peer_from_its_round_is_over_with_the_next_one(
     code: str, before_s: float, stands: bool
@@ -216,6 +222,15 @@ def test_an_error_that_kept_a_peer_from_its_round_is_over_with_the_next_one(
     t = swarm.history[-1].t - before_s
     entry = LogEntry(t=t, level="error", peer=peer_id(2), code=code, text="it stands still")
     assert figures.standing_alerts(replace(swarm, entries=(entry,))) == ([entry] if stands else [])
+
+
+def test_what_ended_a_process_is_no_alert_of_the_next_one() -> None:
+    swarm, (told_t, started_t) = swarm_of(3), (START - 20.0, START - 10.0)
+    entry = LogEntry(t=told_t, level="error", peer=peer_id(2), code="STOPPED", text="stopped: it was not admitted")
+    for at, standing in ((None, [entry]), (told_t - 5.0, [entry]), (started_t, [])):
+        peer = replace(swarm.peers[peer_id(2)], started_t=at)
+        noted = replace(swarm, entries=(entry,), peers=MappingProxyType({**swarm.peers, peer_id(2): peer}))
+        assert figures.standing_alerts(noted) == standing
 
 
 def test_a_pause_is_no_alert_any_more_once_the_peer_trains() -> None:
