@@ -172,8 +172,12 @@ def tellers(swarm: SwarmState) -> list[PeerView]:
 
 def round_seconds_left(swarm: SwarmState, now: float, peer: PeerView | None = None) -> float | None:
     """Seconds until the next anchor, by the forecast of a peer, or without one of those that report, or else by the
-    usual duration; 0 if the round takes longer. None if no round was timed, and while a round stands still."""
-    told = (forecast_now(swarm, each, now) for each in foretellers(swarm, peer))
+    usual duration; 0 if the round takes longer. None if no round was timed, while a round stands still, and once
+    all of these have stopped."""
+    said = foretellers(swarm, peer)
+    if said and all(each.stopped for each in said):
+        return None
+    told = (forecast_now(swarm, each, now) for each in said)
     forecast = next((each for each in told if each is not None), None)
     length_s = forecast.expected_s if forecast is not None else usual_round_seconds(swarm)
     if length_s is None or not swarm.history or swarm.stalled is not None:

@@ -290,6 +290,8 @@ def test_without_a_timed_round_or_an_end_or_in_a_stall_nothing_is_foretold() -> 
     stalled = swarm_with(stalled=RoundStalled(round=6, ballots=3, rule="", about="", why="voters are missing"))
     assert figures.round_seconds_left(stalled, START) is figures.seconds_left(stalled, START) is None
     assert figures.seconds_left(replace(swarm_of(3), rounds=0), START) is None
+    left = swarm_with(stopped=True)
+    assert figures.seconds_left(left, START, left.peers[peer_id(2)]) is None, "it hears of no round any more"
     assert figures.seconds_left(replace(swarm_of(3), rounds=6), START) == 0.0
 
 
