@@ -73,6 +73,25 @@ def test_an_address_that_is_none_is_said_before_it_is_said_to_serve(micro: RunSp
 
 
 @pytest.mark.outside
+def test_what_a_peer_needs_breaks_between_words(
+    fake_children: Fake, micro: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for programs it is one line."""
+    fake_children("mute")
+    said = "micro: a model of some parameters. A peer needs about so much. " * 3
+    monkeypatch.setattr(organiser, "describe_model", lambda path: said.strip())
+    monkeypatch.setattr(organiser, "check_node", lambda path, options: "one two three four five six seven eight")
+    for width, lines in ((organiser.UNBROKEN, 1), (40, 5)):
+        heard = Heard()
+        monkeypatch.setattr(organiser, "columns", lambda otherwise, width=width: width)
+        with pytest.raises(PortInUse):
+            run_bootstrap(micro, heard, NodeOptions(), directory=tmp_path / "node")
+        told = [line for line in heard.lines if line in said]
+        assert len(told) == lines
+        assert " ".join(told) == said.strip()
+
+
+@pytest.mark.outside
 def test_what_the_node_would_end_with_is_said_before_it_is_said_to_serve(micro: RunSpec, tmp_path: Path) -> None:
     heard, directory = Heard(), tmp_path / "node"
     with lock_directory(directory), pytest.raises(DirectoryBusy, match="is in use by process"):
