@@ -12,16 +12,20 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from bootstrap.config import BootstrapConfig, InviteTerms, parse_cap_bps, parse_duration_s
+from bootstrap.public_page import PublicPage
 from bootstrap.server import serve
 from dht.addresses import ALL_INTERFACES, check_announce, check_dial, check_listen
 from dht.admission import LASTS_S
+from dht.daemon import require_free
 from dht.errors import HomefiresError
 from dht.identity import Identity, fingerprint_words
-from dht.process import die_with_parent, parent_gone
+from dht.process import die_with_parent, lock_directory, parent_gone
 from peer.node.telemetry.event_log import EventPrinter
+from peer.node.telemetry.http import serving
 from peer.schema import spec as specs
 from peer.schema.events import PeerStopped
 
@@ -37,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         config = _config(options)
         if options.check:
-            print(fingerprint_words(Identity.load_or_create(config.directory / "identity.key").peer_id))
+            print(_checked(config))
             return 0
         _run(config, report, parent_pid)
     except HomefiresError as error:
@@ -50,6 +54,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"bootstrap: {error}", file=sys.stderr)
         return error.exit_code
     return 0
+
+
+def _checked(config: BootstrapConfig) -> str:
+    """The organiser's words, once nothing is known that would keep the node from starting. Raises DirectoryBusy,
+    PortInUse, BadAddress, BadInput."""
+    pages = serving(config.health_port, {}) if config.health_port else nullcontext()
+    with lock_directory(config.directory), pages:
+        for address in config.listen:
+            require_free(address)
+        organiser = Identity.load_or_create(config.directory / "identity.key").peer_id
+        if config.page is not None:
+            PublicPage(config.page, config.directory, config.spec, organiser)
+        return fingerprint_words(organiser)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -115,8 +115,7 @@ class ChainFollower:
     async def look(self, node: Node, genesis: Genesis, read_heads: ReadHeads) -> tuple[Block, ...]:
         """The new blocks that some peer shows: those that change the electorate, and the newest. Looks each LOOK_S,
         and at once when a known peer says that it has made the last round. Raises DiskFull."""
-        if not self._heads:
-            self._load(genesis)
+        self.load(genesis)
         self._said = await read_heads()
         peer = self._whom_to_ask()
         if peer is None:
@@ -190,8 +189,13 @@ class ChainFollower:
         write_kept_way(self._directory, self._way)
         write_atomic(self._directory / FOLLOWED_FILE, newest.to_bytes())
 
-    def _load(self, genesis: Genesis) -> None:
-        """The position that this node saved: it has checked what it wrote itself."""
+    def load(self, genesis: Genesis) -> ChainHead:
+        """Where the chain was when this node last followed it, read once: it has checked what it wrote itself."""
+        if not self._heads:
+            self._read(genesis)
+        return self._heads[-1]
+
+    def _read(self, genesis: Genesis) -> None:
         start = genesis_head(genesis)
         self._heads = (start,)
         path = self._directory / FOLLOWED_FILE

@@ -106,7 +106,7 @@ async def serve(config: BootstrapConfig, report: EventPrinter, stop: asyncio.Eve
                 await around.meet_again()
                 await _found(config, node, file, report, stop, around, issuer, page)
                 if file.genesis is not None:
-                    health.begin()
+                    health.begin(follower.load(file.genesis).round)
                 await _stay(
                     node, file, stop, orders, around, issuer, restarts, roster, promoter, signed, follower, page
                 )  # fmt: skip

@@ -39,6 +39,8 @@ class Health:
         self._here = self._invites = 0
         self._told: BoardSeen | None = None
         self._has_begun = False
+        self._round = -1
+        """Where the run is, also while nobody is here; -1 before it has begun."""
 
     def note(self, event: Event) -> None:
         self._metrics.note(type(event).__name__, vars(event))
@@ -52,18 +54,19 @@ class Health:
         self._here = here
         self._metrics.set(founders_here=here)
 
-    def begin(self) -> None:
-        """The run has begun, now or before this process."""
-        self._has_begun = True
+    def begin(self, round: int) -> None:
+        """The run has begun, now or before this process, and stood at anchor `round` when this node looked last."""
+        self._has_begun, self._round = True, max(self._round, round)
 
     def see(self, heads: Mapping[str, PeerRecord]) -> None:
         shown = sorted(heads.items())[:MAX_PEERS]
         seen = [{"peer": peer} | {name: getattr(head, name) for name in SHOWN} for peer, head in shown]
         with self._lock:
             self._peers = seen
-        round = _round_of(seen)
-        self._metrics.set(peers_seen=len(heads), round=round)
-        told = BoardSeen(present=len(heads), round=round if round >= 0 else None)
+        if (round := _round_of(seen)) >= 0:
+            self._round = round
+        self._metrics.set(peers_seen=len(heads), round=self._round)
+        told = BoardSeen(present=len(heads), round=self._round if self._round >= 0 else None)
         if told != self._told:
             self._told = told
             self._report(told)
@@ -76,7 +79,7 @@ class Health:
             peers, alerts = self._peers, list(self._alerts)
         return {
             "run": self._run.name, "uptime_s": round(now_s - self._started_t), "has_begun": self._has_begun,
-            "founders_here": self._here, "founders_needed": self._run.founders, "round": _round_of(peers),
+            "founders_here": self._here, "founders_needed": self._run.founders, "round": self._round,
             "rounds": self._run.rounds, "invites_issued": self._invites, "disk_bytes": _size_bytes(self._directory),
             "peers": peers, "alerts": alerts,
         }  # fmt: skip

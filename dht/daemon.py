@@ -211,7 +211,7 @@ async def open_daemon(config: DaemonConfig) -> AsyncIterator[Daemon]:
     Unreachable if it does not start.
     """
     for address in config.listen:
-        _probe(address)
+        require_free(address)
     _prepare_hivemind()
     with _socket_folder(config.socket_folder) as folder:
         daemon = Daemon(await _start(config, folder))
@@ -285,7 +285,7 @@ async def _kill(child: asyncio.subprocess.Process) -> None:
     await child.wait()
 
 
-def _probe(address: str) -> None:
+def require_free(address: str) -> None:
     """Raises PortInUse if the port is taken: the daemon itself shares ports (SO_REUSEPORT) and would not notice."""
     _, family, host, transport, port, *_ = address.split("/")
     kind = socket.SOCK_STREAM if transport == "tcp" else socket.SOCK_DGRAM
@@ -297,7 +297,7 @@ def _probe(address: str) -> None:
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise PortInUse(
-                    f"{address}: another program listens there; choose another port, or 0 for any"
+                    f"{address}: another program listens there; choose another port with --listen, or 0 for any"
                 ) from error
             raise BadAddress(f"{address}: cannot listen there ({os.strerror(error.errno or 0)})") from error
 

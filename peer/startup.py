@@ -420,7 +420,7 @@ def _take_up(trainer: LocalTrainer, found: Checkpoint, directory: Path, session:
     except BadInput as error:
         snapshot = newest_snapshot(directory)
         where = "the newest snapshot" if snapshot is not None else "where the run begins"
-        why = f"the anchor of checkpoint {found.path} cannot be computed any more ({error})"
+        why = f"the model of checkpoint {found.path} cannot be computed any more ({error})"
         session.warn("CHECKPOINT", f"{why}: what it owes goes along to {where}")
         trainer.restore(found, known=False)
         name, anchor = snapshot or (b"", first_anchor(trainer.spec))

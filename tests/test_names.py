@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 from functools import cache
@@ -109,3 +110,34 @@ def test_no_circle_between_rooms() -> None:
 def test_a_readme_begins_with_the_files_of_its_room(room: Path) -> None:
     table = (ROOT / room / "README.md").read_text().partition("\n## ")[0]
     assert [path.name for path in modules() if path.parent == room and f"{path.name}`" not in table] == []
+
+
+def literals(path: Path) -> Iterable[tuple[int, str]]:
+    """The texts in a module for people: strings of several words that are no docstring and stand in no assertion."""
+    tree = ast.parse((ROOT / path).read_text())
+    ours = [node for node in ast.walk(tree) if isinstance(node, ast.Assert | ast.Expr)]
+    skipped = {id(part) for node in ours if not _is_call(node) for part in ast.walk(node)}
+    texts = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    for node in texts:
+        if " " in node.value.strip() and id(node) not in skipped:
+            yield node.lineno, node.value
+
+
+def _is_call(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and not isinstance(node.value, ast.Constant)
+
+
+INSIDE = ("peer/training/", "peer/testing/")
+"""Their texts are for developers."""
+
+
+def test_no_text_for_people_speaks_of_an_anchor() -> None:
+    """It is a word of the round's protocol; people read of the model, and of its round."""
+    told = [
+        f"{path}:{line}: {text}"
+        for path in modules()
+        if not str(path).startswith(INSIDE)
+        for line, text in literals(path)
+        if re.search(r"\banchors?\b", text)
+    ]
+    assert told == []

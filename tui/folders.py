@@ -36,6 +36,15 @@ def is_peers(folder: Path) -> bool:
     return (folder / REPORTED).is_file() or (folder / AGREED).is_file()
 
 
+OF_MODELS = ("genesis", "spec.toml", REPORTED, "HEAD", "state.json", "config.json", "adapter_config.json")
+"""One of these is in the folder of a peer or a node, in a checkpoint and in an export."""
+
+
+def holds_model(folder: Path) -> bool:
+    """Whether the folder, or one in it, may hold a run or its model."""
+    return any((folder / name).exists() or any(folder.glob(f"*/{name}")) for name in OF_MODELS)
+
+
 def is_strangers(folder: Path) -> bool:
     """Whether the folder contains other things, or is not a folder at all."""
     if not folder.is_dir():

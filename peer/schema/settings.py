@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -366,9 +367,15 @@ def grouped(settings: Mapping[str, Any]) -> Iterator[tuple[str, SettingInfo, Any
     yield from ((last, SettingInfo(name, meaning=""), settings[name]) for name in settings if name not in KNOWN)
 
 
-def to_value(text: str, present: Any) -> Any:
-    """The value that a person has typed, of the kind of the present one; as typed where it is no such value."""
+PATHS = ("data_path",)
+
+
+def to_value(text: str, present: Any, name: str = "") -> Any:
+    """The value that a person has typed, of the kind of the present one; as typed where it is no such value. A path is
+    meant from where it was typed: the peer may start elsewhere another time, as a service does."""
     text = text.strip()
+    if name in PATHS and text:
+        return os.path.abspath(os.path.expanduser(text))
     if isinstance(present, bool):
         return True if text.lower() in _YES else False if text.lower() in _NO else text
     if isinstance(present, list | tuple):

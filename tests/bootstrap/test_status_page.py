@@ -71,6 +71,20 @@ def test_the_console_is_told_when_the_board_changes(tmp_path: Path) -> None:
     assert told == [BoardSeen(present=0), BoardSeen(present=1), BoardSeen(present=2, round=7)]
 
 
+def test_who_looks_when_all_have_gone_hears_where_the_run_is(tmp_path: Path) -> None:
+    """Also a node that was started again."""
+    told: list[Event] = []
+    found = health(tmp_path, told.append)
+    found.begin(40)
+    found.see({})
+    assert "<td>40 of 100</td>" in html_of(found.known(0.0))
+    found.see({"p1": head(42)})
+    found.see({})
+    assert told[-1] == BoardSeen(present=0, round=42)
+    assert found.known(0.0)["round"] == 42
+    assert "homefires_round 42.0" in found.pages()["/metrics"]().body.decode()
+
+
 def test_the_page_fits_a_phone_and_says_of_how_many_rounds_and_on_which_day(tmp_path: Path) -> None:
     found = health(tmp_path)
     found.note(AlertRaised(level="info", code="GENESIS", text="the run begins"))

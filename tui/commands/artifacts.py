@@ -14,6 +14,7 @@ from peer.schema.events import printable
 from tui.bundle import write_bundle
 from tui.command_line import Argument, Option, words_of
 from tui.commands.options import MEANT, AsJson, FolderCommand, PeerCommand
+from tui.folders import holds_model
 from tui.processes.children import python_module
 from tui.processes.one_shot import answer, converse, overhear
 
@@ -36,10 +37,12 @@ class ChildCommand(FolderCommand):
     """A command that `python -m peer` executes in a child process, since it loads torch."""
 
     def argv(self, name: str) -> list[str]:
-        """Raises BadInput for no folder, before what takes seconds is loaded."""
+        """Raises BadInput for a folder of other things, before what takes seconds is loaded."""
         directory = self.find()
         if not directory.is_dir():
             raise BadInput(f"{directory} is no folder; name the folder of a peer")
+        if not holds_model(directory):
+            raise BadInput(f"{directory} holds nothing of a run; name the folder of a peer")
         return python_module("peer", name, str(directory), *words_of(replace(self, directory=None)))
 
 

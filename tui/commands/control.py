@@ -19,7 +19,7 @@ from peer.node.control.client import ControlClient, Reply, name_of, note_of
 from peer.schema.byte_text import format_bytes
 from tui.command_line import Argument, Option
 from tui.commands.options import PeerCommand, PeersCommand
-from tui.folders import is_at_work, is_peers, peer_folders, quoted, unnote_folder
+from tui.folders import frozen_process, is_at_work, is_peers, peer_folders, quoted, unnote_folder
 from tui.processes.children import python_module
 from tui.processes.one_shot import answer
 from tui.processes.systemd import UserUnits, unit_name
@@ -72,7 +72,7 @@ class LeaveCommand(PeerCommand):
     ] = False
 
     def run(self) -> int:
-        folder = self.find()
+        folder = require_peers(self.find())
         if not self.forget or is_at_work(folder):
             print(command(folder, "leave"))
         if self.forget:
@@ -136,10 +136,20 @@ def order(directory: Path, cmd: str, **fields: Any) -> Reply:
     Unreachable, DiskFull."""
     if not is_at_work(directory):
         return _keep(directory, cmd, fields)
+    if (process := frozen_process(directory / "run" / "lock")) is not None:
+        still = f"the peer in {directory} takes no commands: its process {process} was told to stand still"
+        raise Unreachable(f"{still}; it goes on with: kill -CONT {process}")
     try:
         return ControlClient(directory).require(cmd, **fields)
     except Unreachable as error:
         raise Unreachable(f"{_starts_or_ends(directory)} ({error})") from error
+
+
+def require_peers(directory: Path) -> Path:
+    """The same folder. Raises Unreachable for one in which no peer ever was, such as a misspelt one."""
+    if not is_at_work(directory) and not is_peers(directory):
+        raise Unreachable(f"{not_running(directory)}, and none ever has; name the folder of one with --dir")
+    return directory
 
 
 def is_kept(reply: Reply) -> bool:
@@ -165,8 +175,7 @@ def after_leaving(directory: Path) -> str:
 def _keep(directory: Path, cmd: str, fields: Mapping[str, Any]) -> Reply:
     """Keep a command for the next start. A child process does it, with the checks of a running peer, and locks the
     folder meanwhile."""
-    if not is_peers(directory):
-        raise Unreachable(f"{not_running(directory)}, and none ever has; name the folder of one with --dir")
+    require_peers(directory)
     argv = python_module("peer.node.control.offline", str(directory), json.dumps({"cmd": cmd, **fields}))
     late = Unreachable(f"{directory} could not be written to within {KEEP_S:.0f} s; try again")
     try:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+from dht.addresses import check_listen, listened_on
 from dht.errors import BadInput
 from dht.invite import INVITE_FILE, parse, parse_for, read_text, save_in
 from peer.network.link.cluster_invite import parse_cluster, read_cluster_text, save_line
@@ -49,8 +50,7 @@ class JoinCommand(PeerOptions, Command):
     look: DisplayOptions = field(default_factory=DisplayOptions)
 
     def run(self) -> int:
-        for option, limit in (("--upload", self.upload), ("--download", self.download)):
-            _require_limit(option, limit)
+        self.require_valid()
         cluster = parse_cluster(read_cluster_text(self.cluster)) if self.cluster else None
         join = replace(self, invite=read_text(self.invite), cluster=cluster.text() if cluster else "")
         words = self.sets
@@ -65,6 +65,14 @@ class JoinCommand(PeerOptions, Command):
             if ui == "tui":
                 return join_and_attach(join, self.look, open_output("plain", sys.stdout, sys.stderr))
             return run_join(join, open_output(ui, sys.stdout, sys.stderr))
+
+    def require_valid(self) -> None:
+        """What the peer would end with is said before anybody is asked. Raises BadInput."""
+        for option, limit in (("--upload", self.upload), ("--download", self.download)):
+            _require_limit(option, limit)
+        values_for_start(self.settings())
+        for address in listened_on(self.listen):
+            check_listen(address)
 
     def place(self) -> Path:
         """The run directory. Raises BadInvite, also for an expired invite unless the peer there has taken part, and
@@ -118,8 +126,10 @@ class JoinCommand(PeerOptions, Command):
 
 
 def _require_limit(option: str, limit: str) -> None:
-    """Raises BadInput for nothing, which would be no limit at all: a peer that may send nothing cannot take part."""
-    if re.fullmatch(r"0*\.?0*", limit.strip()) and limit.strip():
+    """Raises BadInput for no number, and for nothing: a peer that may send nothing cannot take part."""
+    if limit and not re.fullmatch(r"[0-9]+\.?[0-9]*|\.[0-9]+", limit.strip()):
+        raise BadInput(f"{option} is {limit[:40]!r}; give megabits per second, as in {option} 5")
+    if limit and not float(limit):
         raise BadInput(
             f"{option} is {limit}, and a peer that may use nothing cannot take part; leave it out for no limit"
         )

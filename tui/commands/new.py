@@ -94,9 +94,13 @@ class NewCommand(Command):
 
 
 def _require_new(path: Path) -> None:
-    """Raises BadInput."""
+    """Nothing is asked and no data are read for a file that cannot be written. Raises BadInput."""
     if path.exists():
         raise BadInput(f"{path} exists; name another file, or remove it")
+    if not path.parent.is_dir():
+        raise BadInput(f"{path.parent} is no folder; make it, or name a file in another one")
+    if not os.access(path.parent, os.W_OK):
+        raise BadInput(f"nothing can be written to {path.parent.resolve()}; name a file in another folder")
 
 
 def look_at(spec: RunSpec, folder: str) -> None:
@@ -263,7 +267,10 @@ def _rounds_of(time: str, round_s: float) -> int:
         if int(time) == 0:
             raise BadInput("--time is 0; a run has a round at least (one without an end: --set run.rounds=0)")
         return min(int(time), MOST_ROUNDS)
-    return max(1, min(MOST_ROUNDS, round(parse_duration_s("--time", time) / round_s)))
+    try:
+        return max(1, min(MOST_ROUNDS, round(parse_duration_s("--time", time) / round_s)))
+    except BadInput as error:
+        raise BadInput(f"{error}, or a number of rounds") from error
 
 
 # ---- in words ----

@@ -5,6 +5,7 @@ members, quarantine; and `cluster invite`, which makes the line with which frien
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,8 +25,11 @@ from tui.processes.children import Output, python_module
 from tui.processes.one_shot import answer
 from tui.processes.supervisor import LOG_FILE, RetentionOptions, follow, serve_and_keep
 from tui.spec_choice import Sets, Spec, choose_spec
+from tui.terminal import columns
 
 NONE_KEPT = RetentionOptions()
+UNBROKEN = 10_000
+"""Columns where no terminal says how many it has: programs read whole lines."""
 DESCRIBE_S = 120.0
 """The time in which torch must have been loaded and the model laid out."""
 Admission = Annotated[bool, Option("admit only peers whose invite has a token (sets admission.policy)")]
@@ -94,7 +98,8 @@ def run_bootstrap(
     directory = place_node(directory, spec)
     path = claim_directory(directory, spec)
     words = check_node(path, options)  # what it would end with is said before it is said to serve
-    output.say(describe_model(path))
+    for line in textwrap.wrap(describe_model(path), columns(UNBROKEN), break_long_words=False, break_on_hyphens=False):
+        output.say(line)
     argv = node_argv(path, options)
     output.say(f"serving {spec.run.name}; data in {directory}; Ctrl-C stops")
     output.say(f"the invite is in {directory / INVITE_FILE}, too")
@@ -126,9 +131,9 @@ def place_node(directory: Path | None, spec: RunSpec) -> Path:
     others = [] if directory or mine.exists() else namesakes(mine)
     if others:
         raise RunMismatch(
-            f"{others[0]} is of a run called {spec.run.name} already, and with these options this would be another "
-            "one: give the --admission and --set of that time, or name that folder's spec.toml; to start another run, "
-            "name a new folder with --dir"
+            f"{others[0]} is of a run called {spec.run.name} already, and this spec with these options makes "
+            "another: a run keeps the values with which it began; give the --admission and --set of that time, undo "
+            "what was edited since, or name that folder's spec.toml; to start another run, name a new folder with --dir"
         )
     return mine
 

@@ -47,6 +47,7 @@ class ServiceInstallCommand(Command):
         if self.bootstrap:
             return self._install_node()
         join = JoinCommand(invite=read_text(self.what), yes=self.yes, **vars(self.peer))
+        join.require_valid()
         words = [*join.settings(), *self.sets]
         if self.dry:
             values_for_start(words)

@@ -161,7 +161,7 @@ def _values(assignments: Sequence[str], present: Mapping[str, Any]) -> dict[str,
         key, separator, text = assignment.partition("=")
         if not separator or not key:
             raise BadInput(f"{assignment!r} is not of the form KEY=VALUE; homefires set alone shows every KEY")
-        values[key] = to_value(text, present.get(key, ""))
+        values[key] = to_value(text, present.get(key, ""), key)
     return values
 
 

@@ -6,7 +6,7 @@ import json
 import textwrap
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +19,7 @@ from tui.folders import frozen_process, is_at_work
 from tui.swarm import figures
 from tui.swarm.decisive_lines import decisive_lines
 from tui.swarm.figure_text import counts_as_words, rounds_words, why_words
-from tui.swarm.reducer import apply_all, freeze, lose
+from tui.swarm.reducer import apply_all, freeze, lose, tell_lately
 from tui.swarm.snapshot import PeerView, SwarmState
 from tui.terminal import columns
 from tui.text import event_text
@@ -55,9 +55,8 @@ def describe_directory(directory: Path, *, as_json: bool, now: float | None = No
         swarm = lose(swarm, mine.peer, now)
     elif process is not None:
         swarm = freeze(swarm, {mine.peer: process})
-    elif said.get("peer") == mine.peer:  # what it says now, where that is newer than its file
-        newer = {name: said[name] for name in ("state", "why", "step", "steps") if said.get(name)}
-        swarm = replace(swarm, peers={**swarm.peers, mine.peer: replace(mine, **newer)})
+    else:
+        swarm = tell_lately(swarm, status)
     if as_json:
         about = _about_peer(swarm, alive, said, status, now)
         return json.dumps({"directory": str(directory)} | about | to_json(swarm, now), allow_nan=False)

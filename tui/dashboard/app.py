@@ -44,6 +44,7 @@ from tui.dashboard.screens.rounds import RoundsPanel
 from tui.dashboard.view import Panel, PeerOpened, TextBlock, View
 from tui.sources.replay import RecordingSource
 from tui.sources.source import EventSource
+from tui.swarm.reducer import lags, tell_lately
 from tui.swarm.snapshot import SwarmState
 
 ExitReason = Literal["detach", "leave", "ended"]
@@ -200,9 +201,9 @@ class Dashboard(App[ExitReason]):
         self._panel.show(view)
 
     def view(self) -> View:
-        source, size = self._source, self.size
+        source, size, status = self._source, self.size, self._remote.status
         return View(
-            swarm=self._swarm,
+            swarm=self._swarm if status is None or not lags(self._swarm, status) else tell_lately(self._swarm, status),
             now=source.time(self._clock()),
             me=source.me,
             selected=self._selected or source.me or next(iter(self._swarm.peers), ""),
@@ -216,7 +217,7 @@ class Dashboard(App[ExitReason]):
             title=source.title,
             takes=source.control.takes if source.control is not None else frozenset(),
             refusal=self._refusal(),
-            status=self._remote.status,
+            status=status,
             silence=self._remote.silence,
         )
 

@@ -22,6 +22,9 @@ from tui.text.units import format_elapsed
 """Characters of the run's hash that tell runs apart."""
 
 
+STARTING = "waiting for the first word of a peer: one needs some seconds to start"
+NOBODY_YET = "no peer has been seen yet"
+
 TAB_GAPS = ((1, 3), (1, 1), (0, 1))
 """The cells before and after the name of a screen: the widest that fit are used."""
 
@@ -130,12 +133,14 @@ def _counts_line(view: View) -> Text:
             said = f"{view.glyphs.sign(state)} {number} {state.name.lower()}  "
             text.append(said, style=style_of(state.role, view.ink))
     text.truncate(room_of(view))
-    return text or Text(_waited_for(view) or "no peer has been seen yet", style=view.ink.muted)
+    return text or Text(_waited_for(view), style=view.ink.muted)
 
 
 def _waited_for(view: View) -> str:
-    """As whoever watches the run says; empty where nobody does."""
-    return view.swarm.narrator.why if view.swarm.narrator is not None else ""
+    """As whoever watches the run says, or else what is true of any run that begins."""
+    if view.swarm.narrator is not None and view.swarm.narrator.why:
+        return view.swarm.narrator.why
+    return NOBODY_YET if view.playback is not None or view.ended else STARTING
 
 
 def _sides(left: Text, right: Text, view: View) -> Text:

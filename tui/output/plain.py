@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple, TextIO
 
 from peer.schema.events import (
+    BoardSeen,
     Evaluated,
     EventLine,
     InviteIssued,
@@ -169,8 +170,7 @@ class PlainOutput(Output):
         swarm = self._swarm
         board = next((view.board for view in swarm.reporting if view.board is not None), None)
         if board is not None:
-            where = "the run has not begun" if board.round is None else self._round(board.round)
-            return f"{count(board.present, 'peer')} · {where}"
+            return f"{count(board.present, 'peer')} · {self._where(board)}"
         known = swarm.reporting or [view for view in swarm.peers.values() if view.state != "GONE"]
         alive = [view for view in known if not view.stopped]
         parts = [count(len(alive), "peer"), self._round(swarm.round)]
@@ -181,6 +181,14 @@ class PlainOutput(Output):
             speed = figures.throughput(swarm)
             parts += [f"{speed:,.0f} tokens/s counted"] if speed is not None else []
         return " · ".join(parts)
+
+    def _where(self, board: BoardSeen) -> str:
+        if board.round is None:
+            return "the run has not begun"
+        rounds = self._rounds or self._swarm.rounds
+        if rounds and board.round >= rounds:
+            return f"{self._round(board.round)}, the run is finished"
+        return self._round(board.round) if board.present else f"last seen in {self._round(board.round)}"
 
     def _round(self, round: int) -> str:
         rounds = self._rounds or self._swarm.rounds
@@ -207,8 +215,7 @@ def _new_entries(before: SwarmState, after: SwarmState) -> list[LogEntry]:
 
 def _is_news(swarm: SwarmState, event: RoundCommitted) -> bool:
     """Whether this anchor was not reported yet: it is the next one, or one of another branch."""
-    tellers = [*swarm.reporting, *([swarm.narrator] if swarm.narrator is not None else [])]
-    return not any(view.has_committed(event) for view in tellers)
+    return not any(view.has_committed(event) for view in figures.tellers(swarm))
 
 
 def _teller(swarm: SwarmState, line: EventLine) -> PeerView | None:

@@ -31,7 +31,8 @@ def write_report(source: Path, to: Path) -> str:
     page = make_page(swarm, draw_charts(swarm))
     with writing(to, "--to"):
         write_atomic(to, page.encode())
-    rounds, peers = count(len(swarm.history), "round"), count(len(swarm.reporting), "peer")
+    members = {peer for told in swarm.history for peer in told.group} or swarm.peers
+    rounds, peers = count(len(swarm.history), "round"), count(len(members), "peer")
     return f"{to}: {rounds} of {peers}, {format_bytes(len(page.encode()))}"
 
 

@@ -61,6 +61,11 @@ class SnapshotBuilder:
             self._copied.add(peer)
         return self.peers[peer]
 
+    def label(self, peer: str) -> str:
+        """What people call this peer; its id if it is not known."""
+        known = self.peers.get(peer)
+        return peer if known is None else known.label
+
     @property
     def narrator(self) -> PeerView:
         """The narrator of the swarm, which is not a member and has no id."""

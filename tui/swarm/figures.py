@@ -7,7 +7,7 @@ there is none: a peer that has left or rests has no live figures.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,8 +25,7 @@ SILENT_S = 60.0
 
 def trains(swarm: SwarmState) -> str:
     """What is trained on which texts, in the words of a peer that reports it; empty if none does."""
-    tellers = [*swarm.reporting, *([swarm.narrator] if swarm.narrator is not None else [])]
-    return next((peer.trains for peer in tellers if peer.trains), "")
+    return next((peer.trains for peer in tellers(swarm) if peer.trains), "")
 
 
 def run_name(swarm: SwarmState) -> str:
@@ -39,8 +38,12 @@ def parameters(swarm: SwarmState) -> int | None:
     return next((peer.parameters for peer in swarm.reporting if peer.parameters), None)
 
 
-MENDED_BY_A_ROUND = frozenset({"STANDS_STILL", "STUCK", "ABORTED", "CLOCK", "LINK"})
+MENDED_BY_A_ROUND = frozenset({"STANDS_STILL", "STUCK", "ABORTED", "CLOCK", "LINK", "RESTART"})
 """Alerts of what keeps a peer from its round: once it has committed one, they are about what was."""
+
+
+MENDED_BY_A_START = frozenset({"STOPPED", "GONE", "TOKEN"})
+"""Alerts of what ended a process of the peer, or kept it out: once another one has started, they are about what was."""
 
 
 def standing_alerts(swarm: SwarmState) -> list[LogEntry]:
@@ -49,9 +52,13 @@ def standing_alerts(swarm: SwarmState) -> list[LogEntry]:
 
 
 def _is_mended(swarm: SwarmState, entry: LogEntry) -> bool:
+    peer = swarm.peers.get(entry.peer)
+    if entry.code in MENDED_BY_A_START:
+        return peer is not None and peer.started_t is not None and peer.started_t > entry.t
+    if entry.code == "PAUSED":
+        return peer is not None and peer.state != entry.code
     if entry.code not in MENDED_BY_A_ROUND or not swarm.history or swarm.history[-1].t <= entry.t:
         return False
-    peer = swarm.peers.get(entry.peer)
     return peer is None or peer.committed >= swarm.round
 
 
@@ -153,10 +160,25 @@ def forecast_now(swarm: SwarmState, peer: PeerView, now: float) -> RoundForecast
     return None if is_over else forecast
 
 
+def foretellers(swarm: SwarmState, peer: PeerView | None) -> Sequence[PeerView]:
+    """Whose forecasts count: a peer's own, or, for who takes no part, those of whoever reports."""
+    return [peer] if peer is not None else tellers(swarm)
+
+
+def tellers(swarm: SwarmState) -> list[PeerView]:
+    """Whose own lines were read: the peers that report, and a narrator that is none."""
+    return [*swarm.reporting, *([swarm.narrator] if swarm.narrator is not None else [])]
+
+
 def round_seconds_left(swarm: SwarmState, now: float, peer: PeerView | None = None) -> float | None:
-    """Seconds until the next anchor, by a peer's forecast, or else by the usual duration; 0 if the round takes
-    longer. None if no round was timed, and while a round stands still."""
-    forecast = forecast_now(swarm, peer, now) if peer is not None else None
+    """Seconds until the next anchor, by the forecast of a peer, or without one of those that report, or else by the
+    usual duration; 0 if the round takes longer. None if no round was timed, while a round stands still, and once
+    all of these have stopped."""
+    said = foretellers(swarm, peer)
+    if said and all(each.stopped for each in said):
+        return None
+    told = (forecast_now(swarm, each, now) for each in said)
+    forecast = next((each for each in told if each is not None), None)
     length_s = forecast.expected_s if forecast is not None else usual_round_seconds(swarm)
     if length_s is None or not swarm.history or swarm.stalled is not None:
         return None
@@ -172,8 +194,9 @@ def seconds_left(swarm: SwarmState, now: float, peer: PeerView | None = None) ->
         return None
     if swarm.round >= swarm.rounds:
         return 0.0
-    forecast = peer.forecast if peer is not None else None
-    if forecast is None or forecast.round != swarm.round + 1 or forecast.run_left_s is None:
+    told = (each.forecast for each in foretellers(swarm, peer))
+    forecast = next((each for each in told if each is not None and each.round == swarm.round + 1), None)
+    if forecast is None or forecast.run_left_s is None:
         return left_s + (swarm.rounds - swarm.round - 1) * usual_s
     return left_s + forecast.run_left_s - forecast.expected_s
 

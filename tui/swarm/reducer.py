@@ -6,6 +6,7 @@ line says about the peer that reported it. What it says about the whole swarm is
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -49,8 +50,10 @@ from tui.swarm.phase_styles import phase, state_named
 from tui.swarm.round_ledger import commit, impose, is_excused, note_abort, note_evaluation, note_reported_loss
 from tui.swarm.snapshot import PeerView, StageView, SwarmState
 from tui.swarm.timeline import LONG_S, add_span, is_exchanging, training_began
-from tui.text.event_text import devices_words
+from tui.text.event_text import PeerStatus, devices_words
 
+PEER_ID = re.compile(r"\b12D3KooW[1-9A-HJ-NP-Za-km-z]{44}\b")
+"""Peers write of each other by their ids, and people know names."""
 MAX_ALERTS = 16
 """The maximal number of alerts that are kept per peer, the newest last."""
 TRAFFIC_POINTS = 64
@@ -86,7 +89,7 @@ def _take(draft: SnapshotBuilder, line: EventLine) -> None:
         _take_nameless(draft, t, event)
     else:
         peer = draft.peer(line.peer)
-        peer.reports = True
+        peer.reports, peer.seq = True, line.seq
         peer.seen_t = t if peer.seen_t is None else max(peer.seen_t, t)
         if (take := _TAKERS.get(type(event))) is not None:
             take(draft, peer, t, event)
@@ -96,6 +99,8 @@ def _take_nameless(draft: SnapshotBuilder, t: float, event: Event) -> None:
     """Process a line without a peer id: from a watcher, which is not a member of the swarm, or from a process that
     ended before it had an identity."""
     match event:
+        case RoundForecast():
+            draft.narrator.forecast, draft.narrator.round = event, event.round - 1
         case PeerStarted() | PeerStateChanged() | RoundCommitted() | PenaltyImposed() | AlertRaised():
             _TAKERS[type(event)](draft, draft.narrator, t, event)
         case PeerStopped(why=why, exit_code=exit_code):
@@ -111,6 +116,23 @@ def lose(swarm: SwarmState, peer: str, t: float) -> SwarmState:
     add_span(view.spans, t, "gone", view.round + 1)
     draft.note(t, "error", peer, "GONE", why)
     return draft.freeze()
+
+
+def tell_lately(swarm: SwarmState, status: PeerStatus) -> SwarmState:
+    """The swarm in which a peer does what it has just answered: its event file may lag behind, as on a full disk."""
+    view = swarm.peers.get(status.peer)
+    if view is None or not status.state:
+        return swarm
+    told = replace(view, state=status.state, why=status.why, until=status.until)
+    if status.steps:
+        told = replace(told, step=status.step, steps=status.steps)
+    return replace(swarm, peers=MappingProxyType({**swarm.peers, status.peer: told}))
+
+
+def lags(swarm: SwarmState, status: PeerStatus) -> bool:
+    """Whether the event file of the peer that answered lacks lines which it had written by then."""
+    view = swarm.peers.get(status.peer)
+    return view is not None and view.seq < status.seq
 
 
 def freeze(swarm: SwarmState, processes: Mapping[str, int]) -> SwarmState:
@@ -311,9 +333,10 @@ def _take_figure(draft: SnapshotBuilder, peer: PeerView, t: float, event: Event)
 
 
 def _take_alert(draft: SnapshotBuilder, peer: PeerView, t: float, event: AlertRaised) -> None:
-    peer.alerts = [*peer.alerts, f"{event.level}: {event.text}"][-MAX_ALERTS:]
+    text = PEER_ID.sub(lambda found: draft.label(found[0]), event.text)
+    peer.alerts = [*peer.alerts, f"{event.level}: {text}"][-MAX_ALERTS:]
     level = event.level if event.level in ("info", "warning", "error") else "warning"
-    draft.note(t, level, peer.peer, event.code, event.text)
+    draft.note(t, level, peer.peer, event.code, text)
 
 
 def _take_stop(draft: SnapshotBuilder, peer: PeerView, t: float, event: PeerStopped) -> None:

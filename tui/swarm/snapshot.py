@@ -233,6 +233,8 @@ class PeerView:
     """Why its present round cannot be decided, until its next commit."""
     board: BoardSeen | None = None
     """What an organiser's node counts; it is no peer of the run itself. None for everybody else."""
+    seq: int = -1
+    """The number of its newest line that was read."""
     stopped: bool = False
     exit_code: int = 0
 

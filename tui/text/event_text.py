@@ -39,8 +39,16 @@ class PauseReason:
 
 @dataclass(frozen=True, kw_only=True)
 class PeerStatus:
-    """A peer's answer to `status`, for the part about its owner's limits."""
+    """A peer's answer to `status`."""
 
+    peer: str = ""
+    seq: int = -1
+    """The number of its newest event, which its file lacks if the disk is full."""
+    state: str = ""
+    why: str = ""
+    step: int = 0
+    steps: int = 0
+    """Inner steps of its round: made, and in all."""
     paused: bool = False
     """Whether the peer makes no inner steps. If it does, its holds only slow it down."""
     until: float | None = None
@@ -58,6 +66,12 @@ def read_status(fields: Mapping[str, Any]) -> PeerStatus:
     """The status in an answer. Values that an older peer does not have, or has in another form, count as no hold."""
     rows, settings, duty = fields.get("holds"), fields.get("settings"), _number(fields.get("duty"))
     return PeerStatus(
+        peer=str(fields.get("peer") or ""),
+        seq=_count(fields.get("seq"), -1),
+        state=printable(str(fields.get("state") or ""))[:_CODE],
+        why=printable(str(fields.get("why") or ""))[:_TEXT],
+        step=_count(fields.get("step"), 0),
+        steps=_count(fields.get("steps"), 0),
         paused=fields.get("paused") is True or fields.get("state") == "PAUSED",
         until=_time(fields.get("until")),
         holds=tuple(_read_hold(row) for row in rows[:_MOST] if isinstance(row, dict)) if isinstance(rows, list) else (),
@@ -74,6 +88,11 @@ def _read_hold(row: Mapping[str, Any]) -> PauseReason:
 def _time(value: Any) -> float | None:
     t = _number(value)
     return t if t is not None and 0 <= t < _LAST_T else None
+
+
+def _count(value: Any, otherwise: int) -> int:
+    number = _number(value)
+    return otherwise if number is None else int(number)
 
 
 def _number(value: Any) -> float | None:

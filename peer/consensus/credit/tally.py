@@ -136,7 +136,7 @@ def read_tally(directory: Path, base: ChainHead) -> Tally:
     try:
         found = Tally.from_bytes(path.read_bytes())
         if (found.last, found.anchor) != (base.round, base.anchor):
-            raise ValueError("it is of another anchor")
+            raise ValueError("it is of another model")
     except (ValueError, msgpack.UnpackException) as error:
         log.warning("%s is damaged (%s): contributions before round %d are not counted", path, error, base.round + 1)
         return Tally.after(base)

@@ -31,7 +31,7 @@ def follow(keys: Keys, organiser: str, start: ChainHead, way: Sequence[Block]) -
         if update.round <= head.round:
             raise ValueError("its blocks are not in order")
         if update.round == head.round + 1 and update.parent != head.anchor:
-            raise ValueError(f"round {update.round} follows another anchor")
+            raise ValueError(f"round {update.round} follows another model")
         before = ChainHead(
             anchor=update.parent, round=update.round - 1, weight=0, electorate=head.electorate, members=(),
             roster=head.roster,

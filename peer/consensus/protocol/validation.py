@@ -175,7 +175,7 @@ def roster_genuine(rules: Rules, roster: Roster) -> bool:
 def fault_of_header(rules: Rules, head: ChainHead, header: ContributionHeader) -> tuple[str, str]:
     """Why a header cannot be counted after `head`: the rule that it breaks, and how; empty if it can."""
     if header.anchor != head.anchor:
-        return HEADER, "it is for another anchor"
+        return HEADER, "it goes on from another model"
     if not header.genuine(rules.keys):
         return HEADER, "it is not signed by its author"
     if not set(header.away) <= set(head.electorate) - {header.peer}:

@@ -84,7 +84,7 @@ class SnapshotSync:
         "". Raises RunOver."""
         signed = self.checkpoints.newest
         if signed is not None and not _agrees(disk, signed):
-            return f"the organiser has signed another anchor of round {signed.round} than this chain has"
+            return f"the organiser has signed another model of round {signed.round} than this chain has"
         is_newcomer = disk.head.round == 0 and self.node.peer_id not in disk.head.members
         others = await self._read_others(LOOK_TRIES if is_newcomer else 1)
         said = max((head.round for head, _ in others.values() if head is not None), default=0)

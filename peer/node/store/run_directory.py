@@ -136,7 +136,7 @@ def read_base_at(directory: Path, genesis: ChainHead, anchor: bytes, round: int,
     with raising_damaged(block_path(directory, round)):
         found = ChainBase.after(updates)
         if found.head.anchor != anchor:
-            raise ValueError("it does not lead to the anchor where this peer stands")
+            raise ValueError("it does not lead to the model where this peer stands")
     return found
 
 
@@ -152,7 +152,7 @@ def read_base(directory: Path, anchor: bytes) -> ChainBase:
     with raising_damaged(path):
         base = ChainBase.from_bytes(path.read_bytes())
         if base.head.anchor != anchor:
-            raise ValueError("it leads to another anchor than HEAD says")
+            raise ValueError("it leads to another model than HEAD says")
     return base
 
 
@@ -192,5 +192,5 @@ def _read_chain_files(directory: Path, genesis: ChainHead) -> StoredChain:
             blocks.append(block)
     with raising_damaged(pointer):
         if heads[-1].anchor != anchor:
-            raise ValueError("it names another anchor than the last block")
+            raise ValueError("it names another model than the last block")
     return StoredChain(base=base, blocks=tuple(blocks), heads=tuple(heads))

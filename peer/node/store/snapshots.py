@@ -302,7 +302,7 @@ def read_manifest(path: Path) -> SnapshotManifest:
     with raising_damaged(path / MANIFEST):
         manifest = SnapshotManifest.from_bytes((path / MANIFEST).read_bytes())
         if manifest.name != path.name.removesuffix(PART):
-            raise ValueError("it is of another anchor")
+            raise ValueError("it is of another model")
     return manifest
 
 

@@ -39,7 +39,7 @@ class Figure:
 
 FIGURES = (
     Figure(name="start_time_seconds", help="When this process started, Unix seconds."),
-    Figure(name="round", help="The newest anchor that this peer stands on, or that the bootstrap node has heard of."),
+    Figure(name="round", help="The newest round that this peer has, or that the bootstrap node has heard of."),
     Figure(name="step", help="Inner steps made in this round."),
     Figure(name="loss_nats", help="Training loss, nats per token."),
     Figure(name="held_out_loss_nats", help="Newest held-out loss measured here, nats per token."),

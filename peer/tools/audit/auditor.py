@@ -140,7 +140,7 @@ class _Audit:
         path = block_path(self._files.directory, round)
         named = self._heads.get(self._pointer.anchor)
         if not path.exists() and named is not None:
-            why = f"it says round {self._pointer.round}, and names the anchor of round {named.round}"
+            why = f"it says round {self._pointer.round}, and names the model of round {named.round}"
             raise BadLink(named.round, self._files.head_path, why)
         block = self._files.block(round)
         with blaming(round, path):

@@ -118,7 +118,7 @@ class RunFiles:
         path = base_path(self.directory, pointer.base)
         others = [other for other in path.parent.glob("*.base") if other != path]
         if not path.exists() and others:
-            raise BadLink(pointer.round, self.head_path, "the anchor where it says that the blocks begin is not here")
+            raise BadLink(pointer.round, self.head_path, "the model where it says that the blocks begin is not here")
         return self.read_base(path, pointer.round)
 
     def read_base(self, path: Path, round: int) -> ChainBase:
@@ -152,7 +152,7 @@ class RunFiles:
         if not self.head_path.exists() and head.round == 0:
             return
         with blaming(head.round, self.head_path):
-            require(pointer.anchor == head.anchor, "it names another anchor than the last block makes")
+            require(pointer.anchor == head.anchor, "it names another model than the last block makes")
 
     # ---- snapshots ----
 
@@ -186,7 +186,7 @@ class RunFiles:
         """What blocks counted that are not here any more: their sums cannot be made again, but are as they were."""
         for path in sorted((self.directory / "chain").glob("*.tally")):
             with blaming(round, path):
-                require(Tally.from_bytes(path.read_bytes()).anchor.hex() == path.stem, "it is of another anchor")
+                require(Tally.from_bytes(path.read_bytes()).anchor.hex() == path.stem, "it is of another model")
 
     def check_acceptors(self, round: int) -> None:
         """What this peer promised and accepted; nobody can check that but by the digest in front."""

@@ -195,7 +195,7 @@ def _run_rows(facts: CardFacts, shares: dict[str, Credit]) -> Iterator[tuple[str
     yield "run", spec.run.name
     yield "spec hash", f"`{spec.digest().hex()}`"
     yield "rounds", f"{head.round} of {spec.run.rounds}" if spec.run.rounds else f"{head.round}"
-    yield "anchor digest (of the chain)", f"`{head.anchor.hex()}`"
+    yield "digest of the model in the chain", f"`{head.anchor.hex()}`"
     yield "state digest (of parameters, momentum and cursors)", f"`{facts.state.hex()}`"
     kind = "tokens" if spec.aggregation.weigh == "read" else "tokens that were predicted"
     yield kind, f"{sum(share.tokens for share in shares.values()):,}, {_since(facts)}"

@@ -39,6 +39,7 @@ from peer.network.sync.run_discovery import find_spec, said_genesis, waiting_wor
 from peer.node.store.run_directory import genesis_head
 from peer.node.telemetry.event_log import EventPrinter
 from peer.node.telemetry.reporter import Reporter
+from peer.planning.forecast.watched_outlook import WatchedOutlook
 from peer.schema import spec as specs
 from peer.schema.events import PeerStarted, PeerStopped
 from peer.schema.spec import RunSpec
@@ -94,7 +95,7 @@ async def story(
         )  # fmt: skip
         watcher = Watcher(
             node, read_heads, lambda sizes: _rules(spec, invite.spec_hash, invite.organiser, sizes), invite.spec_hash,
-            genesis_head(genesis), session, keeper,
+            genesis_head(genesis), session, keeper, WatchedOutlook(spec),
         )  # fmt: skip
         if keep is None:
             await _first_to_end(*_stories(watcher, spec.run.rounds, admitted))

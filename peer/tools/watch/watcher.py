@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dht.errors import BadChain, Unreachable
 from dht.node import Node
 from dht.records import PeerRecord
-from peer.consensus.protocol.block import MAX_PARTS
+from peer.consensus.protocol.block import MAX_PARTS, Update
 from peer.consensus.protocol.encoding import integer, rows, unpack
 from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.layout import layer_sizes
@@ -26,6 +26,7 @@ from peer.network.sync.chain_status import ASK_MOST, query_status
 from peer.network.sync.checkpoint_keeper import CheckpointKeeper
 from peer.network.sync.run_discovery import LAYERS
 from peer.node.telemetry.reporter import Reporter
+from peer.planning.forecast.watched_outlook import WatchedOutlook
 from peer.schema.events import ReportReceived
 from peer.tools.watch.archive import Archive
 from peer.tools.watch.verified_chain import WatchedChain, commit_events
@@ -65,12 +66,12 @@ class Watcher:
     def __init__(
         self, node: Node, read_heads: Callable[[], Awaitable[Mapping[str, PeerRecord]]],
         rules_of: Callable[[tuple[int, ...]], Rules], run: bytes, head: ChainHead, session: Reporter,
-        checkpoints: CheckpointKeeper, rng: random.Random | None = None,
+        checkpoints: CheckpointKeeper, outlook: WatchedOutlook, rng: random.Random | None = None,
     ) -> None:  # fmt: skip
         self._node, self._read_heads, self._rules_of, self._run, self._session = (
             node, read_heads, rules_of, run, session
         )  # fmt: skip
-        self._head, self._checkpoints = head, checkpoints
+        self._head, self._checkpoints, self._outlook = head, checkpoints, outlook
         self._rng = rng or random.Random()
         self._following: WatchedChain | None = None
         self._layer_sizes: tuple[int, ...] = ()
@@ -190,6 +191,7 @@ class Watcher:
             averaged = rules.fragment(step.before.round).parts
             for event in commit_events(step, averaged, self._state_of, rules.fragments, rules.tokens_cap):
                 self._session.emit(event)
+            self._foretell(step.block.update)
         if taken.steps:
             self._cut_off.clear()
             self._elected |= frozenset(following.head.electorate)
@@ -200,6 +202,12 @@ class Watcher:
             self._layer_sizes = ()
         elif not taken.steps:
             self._leave_alone(source, SILENT_S)
+
+    def _foretell(self, update: Update) -> None:
+        speeds = {peer: said.tokens_per_s for peer, said in self._hearsay.heads.items() if said.tokens_per_s}
+        forecast = self._outlook.follow(update, speeds)
+        if forecast is not None:
+            self._session.emit(forecast)
 
     # ---- where it begins ----
 

@@ -13,6 +13,12 @@ from tui.cli import main
 from tui.commands.artifacts import AuditCommand, ChatCommand, CreditCommand, ExportCommand
 
 
+@pytest.fixture(autouse=True)
+def _a_peers(tmp_path: Path) -> None:
+    """The folder of a peer, as far as the command looks before it starts a child."""
+    (tmp_path / "genesis").touch()
+
+
 @pytest.mark.outside
 def test_an_export_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -76,6 +82,21 @@ def test_a_folder_that_is_not_there_is_said_before_anything_is_loaded(
     assert main([command, str(tmp_path / "typo")]) == 2
     assert "typo is no folder; name the folder of a peer" in capsys.readouterr().err
     assert seen == []
+
+
+@pytest.mark.parametrize("command", ["chat", "export", "audit", "credit"])
+def test_a_folder_of_other_things_is_said_before_anything_is_loaded(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """But a folder with one of a run in it goes to the child, which says which."""
+    seen, photos = program(monkeypatch, "pass"), tmp_path / "photos"
+    photos.mkdir()
+    (photos / "a.jpg").touch()
+    assert main([command, str(photos)]) == 2
+    assert "photos holds nothing of a run; name the folder of a peer" in capsys.readouterr().err
+    assert seen == []
+    assert main([command, str(tmp_path.parent)]) == 0
+    assert seen[:2] == ["peer", command]
 
 
 @pytest.mark.outside

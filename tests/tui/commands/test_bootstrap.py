@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import tui.commands.organiser
-from dht.errors import BadInput, DiskFull, PortInUse, RunMismatch
+from dht.errors import BadInput, DirectoryBusy, DiskFull, PortInUse, RunMismatch
+from dht.process import lock_directory
 from peer.schema.spec import RunSpec, dump, load, parse
 from peer.schema.spec_fields import AdmissionTable
 from tui.commands import organiser
@@ -67,6 +69,41 @@ def test_an_address_that_is_none_is_said_before_it_is_said_to_serve(micro: RunSp
     heard = Heard()
     with pytest.raises(BadInput, match=r"'127\.0\.0\.1:4002': not an address; write one such as /ip4/"):
         run_bootstrap(micro, heard, NodeOptions(listen=("127.0.0.1:4002",)), directory=tmp_path / "node")
+    assert heard.lines == []
+
+
+@pytest.mark.outside
+def test_what_a_peer_needs_breaks_between_words(
+    fake_children: Fake, micro: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for programs it is one line."""
+    fake_children("mute")
+    said = "micro: a model of some parameters. A peer needs about so much. " * 3
+    monkeypatch.setattr(organiser, "describe_model", lambda path: said.strip())
+    monkeypatch.setattr(organiser, "check_node", lambda path, options: "one two three four five six seven eight")
+    for width, lines in ((organiser.UNBROKEN, 1), (40, 5)):
+        heard = Heard()
+        monkeypatch.setattr(organiser, "columns", lambda otherwise, width=width: width)
+        with pytest.raises(PortInUse):
+            run_bootstrap(micro, heard, NodeOptions(), directory=tmp_path / "node")
+        told = [line for line in heard.lines if line in said]
+        assert len(told) == lines
+        assert " ".join(told) == said.strip()
+
+
+@pytest.mark.outside
+def test_what_the_node_would_end_with_is_said_before_it_is_said_to_serve(micro: RunSpec, tmp_path: Path) -> None:
+    heard, directory = Heard(), tmp_path / "node"
+    with lock_directory(directory), pytest.raises(DirectoryBusy, match="is in use by process"):
+        run_bootstrap(micro, heard, NodeOptions(), directory=directory)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        there = f"/ip4/127.0.0.1/tcp/{taken.getsockname()[1]}"
+        with pytest.raises(PortInUse, match="another program listens there; choose another port with --listen"):
+            run_bootstrap(micro, heard, NodeOptions(listen=(there,)), directory=directory)
+    with pytest.raises(BadInput, match="port 99999 does not exist; use one from 1024 to 65535"):
+        run_bootstrap(micro, heard, NodeOptions(health_port=99_999), directory=directory)
+    with pytest.raises(BadInput, match=r"--page .* cannot be made"):
+        run_bootstrap(micro, heard, NodeOptions(page=directory / "spec.toml"), directory=directory)
     assert heard.lines == []
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from dht.errors import Unreachable
 from dht.process import lock_directory
 from peer.node.control import saved_settings
 from peer.node.limits.desired_state import Desired, Intent
@@ -94,6 +98,36 @@ def test_what_cannot_be_written_is_one_line_and_the_wish_before_stays(directory:
     assert (told.out, told.err.count("\n")) == ("", 1)
     assert f"{saved_settings.WISH}.new" in told.err
     assert saved_settings.read_wish(directory).wish is Intent.PAUSE
+
+
+@pytest.mark.outside
+def test_a_peer_that_was_told_to_stand_still_is_not_waited_for(directory: Path, capsys: Said) -> None:
+    """Its socket would take the command, and answer once it goes on."""
+    code = "import fcntl,os,sys; f=open(sys.argv[1],'r+'); fcntl.flock(f,2); f.write(str(os.getpid())); f.flush()"
+    lock = directory / "run" / "lock"
+    lock.parent.mkdir(exist_ok=True)
+    lock.touch()
+    stop = "; os.kill(os.getpid(), 19)"
+    with subprocess.Popen([sys.executable, "-c", code + stop, str(lock)]) as child:
+        os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
+        try:
+            assert main(["pause", "--dir", str(directory)]) == Unreachable.exit_code
+            assert f"it goes on with: kill -CONT {child.pid}" in capsys.readouterr().err
+        finally:
+            child.kill()
+
+
+@pytest.mark.parametrize("words", [["leave"], ["leave", "--forget"]])
+def test_a_misspelt_folder_is_left_by_nobody(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Said
+) -> None:
+    """It has no invite to come back with, and what peers have elsewhere stays."""
+    monkeypatch.setenv(start_blob.CACHE, str(tmp_path / "cache"))
+    (tmp_path / "cache" / "packs" / "0ld0").mkdir(parents=True)
+    assert main([*words, "--dir", str(tmp_path / "typo")]) == Unreachable.exit_code
+    assert "typo, and none ever has; name the folder of one with --dir" in capsys.readouterr().err
+    assert (tmp_path / "cache" / "packs" / "0ld0").exists()
+    assert not (tmp_path / "typo").exists()
 
 
 def test_who_leaves_for_good_leaves_nothing_elsewhere(

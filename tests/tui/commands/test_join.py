@@ -107,6 +107,27 @@ def test_no_upload_at_all_is_not_taken_for_no_limit(
     assert not (tmp_path / "p").exists()
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("--upload", "5Mbit", "--upload is '5Mbit'; give megabits per second, as in --upload 5"),
+        ("--download", "-1", "--download is '-1'; give megabits per second"),
+        ("--listen", "127.0.0.1:4005", "'127.0.0.1:4005': not an address; write one such as /ip4/"),
+    ],
+)
+def test_what_the_peer_would_refuse_is_said_before_anybody_is_asked(
+    option: str, value: str, words: str, invite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also of a service."""
+    chosen = ["--dir", str(tmp_path / "p"), "--yes", f"{option}={value}"]
+    assert main(["join", invite, *chosen, "--ui", "none"]) == 2
+    assert words in capsys.readouterr().err
+    if option == "--listen":
+        assert main(["service", "install", invite, "--print", *chosen]) == 2
+        assert words in capsys.readouterr().err
+    assert not (tmp_path / "p").exists()
+
+
 def test_a_folder_of_other_things_is_no_peers(invite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A key that was brought there before is."""
     place = tmp_path / "photos"

@@ -203,6 +203,14 @@ def test_nothing_is_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert path.read_text() == "mine"
 
 
+def test_where_nothing_can_be_written_is_said_before_anything_is_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a terminal the first question would end it, too, with another line."""
+    assert main(["new", str(tmp_path / "typo" / "run.toml")]) == 2
+    assert "typo is no folder; make it, or name a file in another one" in capsys.readouterr().err
+
+
 def test_without_a_terminal_it_says_what_is_missing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

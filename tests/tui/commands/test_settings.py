@@ -15,6 +15,7 @@ from peer.node.control import saved_settings
 from peer.schema.settings import PeerSettings
 from tests.tui.fake_control import FakePeer, serving
 from tui.cli import main
+from tui.commands.settings import values_for_start
 
 Said = pytest.CaptureFixture[str]
 
@@ -213,3 +214,12 @@ def test_a_narrow_terminal_has_every_word_of_the_table(
     monkeypatch.setenv("COLUMNS", "140")
     assert main(["set", "--dir", str(tmp_path)]) == 0
     assert " ".join(lines).split() == " ".join(capsys.readouterr().out.splitlines()[1:]).split()
+
+
+def test_a_folder_is_meant_from_where_it_was_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service starts the peer elsewhere, and so may its owner another time."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/ada")
+    assert values_for_start(["data_path=books"]) == {"data_path": str(tmp_path / "books")}
+    assert values_for_start(["data_path=~/books"]) == {"data_path": "/home/ada/books"}
+    assert values_for_start(["data_path="]) == {"data_path": ""}

@@ -228,6 +228,20 @@ async def test_whatever_holds_the_peer_up_is_on_the_first_screen() -> None:
         assert "1 more: homefires status" in text_of(app)
 
 
+async def test_a_peer_whose_file_has_no_room_is_shown_as_it_answers() -> None:
+    """On a full disk its event file lacks lines; where it has them, they are newer than the last answer."""
+    source = Attached()
+    answer = source.limited.answer
+    why = "the disk that holds runs/micro is full; make room, training goes on by itself"
+    newest = source.swarm.peers[source.me].seq
+    for seq, is_shown in ((newest, False), (newest + 3, True)):
+        said = {"peer": source.me, "seq": seq, "state": "PAUSED", "why": why}
+        source.limited.answer = lambda cmd, fields, said=said: answer(cmd, fields) | said  # type: ignore[misc]
+        app = shown(source)
+        async with opened(app):
+            assert ("the disk that holds runs/micro is full" in text_of(app)) == is_shown
+
+
 async def test_who_only_watches_sees_every_peer_and_every_penalty() -> None:
     app = dashboard(swarm_of(3, penalties=[penalty(until=99)]))
     async with opened(app):

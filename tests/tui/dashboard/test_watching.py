@@ -36,3 +36,12 @@ async def test_before_anybody_is_seen_it_says_what_is_waited_for() -> None:
     async with opened(app):
         assert "waiting for 3 more of 3 first peers" in text_of(app)
         assert "no peer has been seen yet" not in text_of(app)
+
+
+async def test_while_nobody_has_said_a_word_every_screen_says_why() -> None:
+    """As a demo begins: its peers start for some seconds."""
+    app = dashboard(SwarmState())
+    async with opened(app) as pilot:
+        for key in "1234567":
+            await press(pilot, key)
+            assert "waiting for the first word of a peer: one needs some seconds to start" in text_of(app)

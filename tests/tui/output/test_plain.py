@@ -295,6 +295,11 @@ def test_the_organisers_node_counts_the_peers_and_not_itself(stream: io.StringIO
     output.tick(1070.0)
     play(output, (75, "N", BoardSeen(present=3, round=42)))
     output.tick(1140.0)
+    play(output, (145, "N", BoardSeen(present=0, round=43)))
+    output.tick(1210.0)
+    play(output, (215, "N", BoardSeen(present=0, round=100)))
+    output.tick(1280.0)
     assert stream.getvalue().splitlines()[1:] == [
         "01:10  2 peers · the run has not begun", "02:20  3 peers · round 42/100",
+        "03:30  0 peers · last seen in round 43/100", "04:40  0 peers · round 100/100, the run is finished",
     ]  # fmt: skip

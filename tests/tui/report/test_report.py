@@ -320,6 +320,12 @@ def test_the_command_says_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFi
     assert out.read_text().startswith("<!DOCTYPE html>")
 
 
+def test_the_lines_of_one_peer_tell_of_rounds_of_all_their_members(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run.jsonl", peers=2, rounds=1)
+    run.write_text("".join(line for line in run.read_text().splitlines(keepends=True) if '"peer":"id-1"' in line))
+    assert ": 1 round of 2 peers, " in write_report(run, tmp_path / "out.html")
+
+
 def test_a_source_that_is_not_there_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(tmp_path / "nothing")]) == BadInput.exit_code
     assert "nothing" in capsys.readouterr().err

@@ -7,7 +7,14 @@ from types import MappingProxyType
 
 import pytest
 
-from peer.schema.events import DeviceMeasured, NetworkMeasured, RoundForecast, RoundStalled
+from peer.schema.events import (
+    DeviceMeasured,
+    EventLine,
+    NetworkMeasured,
+    PeerStateChanged,
+    RoundForecast,
+    RoundStalled,
+)
 from tests.tui.dashboard.canned import ROUND_S, START, Canned, dashboard, peer_id, penalty, swarm_of
 from tests.tui.dashboard.screen import opened, press, text_of
 from tui.dashboard.app import Dashboard
@@ -15,6 +22,7 @@ from tui.dashboard.styles import state_of
 from tui.dashboard.view import View
 from tui.swarm import figures
 from tui.swarm.figure_text import left_words, why_words
+from tui.swarm.reducer import apply_all
 from tui.swarm.snapshot import LogEntry, PeerView, PenaltyRecord, Point, SwarmState
 
 HEARD_T = START + 60.0
@@ -198,7 +206,13 @@ def test_the_rest_of_a_run_takes_its_usual_rounds_less_what_is_made_of_this_one(
 
 @pytest.mark.parametrize(
     ("code", "before_s", "stands"),
-    [("STANDS_STILL", 5.0, False), ("STANDS_STILL", -5.0, True), ("CLOCK", 5.0, False), ("DAMAGE", 5.0, True)],
+    [
+        ("STANDS_STILL", 5.0, False),
+        ("STANDS_STILL", -5.0, True),
+        ("CLOCK", 5.0, False),
+        ("RESTART", 5.0, False),
+        ("DAMAGE", 5.0, True),
+    ],
 )
 def test_an_error_that_kept_a_peer_from_its_round_is_over_with_the_next_one(
     code: str, before_s: float, stands: bool
@@ -208,6 +222,25 @@ def test_an_error_that_kept_a_peer_from_its_round_is_over_with_the_next_one(
     t = swarm.history[-1].t - before_s
     entry = LogEntry(t=t, level="error", peer=peer_id(2), code=code, text="it stands still")
     assert figures.standing_alerts(replace(swarm, entries=(entry,))) == ([entry] if stands else [])
+
+
+def test_what_ended_a_process_is_no_alert_of_the_next_one() -> None:
+    swarm, (told_t, started_t) = swarm_of(3), (START - 20.0, START - 10.0)
+    entry = LogEntry(t=told_t, level="error", peer=peer_id(2), code="STOPPED", text="stopped: it was not admitted")
+    for at, standing in ((None, [entry]), (told_t - 5.0, [entry]), (started_t, [])):
+        peer = replace(swarm.peers[peer_id(2)], started_t=at)
+        noted = replace(swarm, entries=(entry,), peers=MappingProxyType({**swarm.peers, peer_id(2): peer}))
+        assert figures.standing_alerts(noted) == standing
+
+
+def test_a_pause_is_no_alert_any_more_once_the_peer_trains() -> None:
+    swarm = swarm_of(3)
+    entry = LogEntry(t=swarm.history[-1].t, level="warning", peer=peer_id(2), code="PAUSED", text="its owner paused it")
+    noted = replace(swarm, entries=(entry,))
+    assert figures.standing_alerts(noted) == []
+    paused = replace(noted.peers[peer_id(2)], state="PAUSED")
+    noted = replace(noted, peers=MappingProxyType({**noted.peers, peer_id(2): paused}))
+    assert figures.standing_alerts(noted) == [entry]
 
 
 # ---- how long it takes ----
@@ -241,11 +274,24 @@ def test_the_end_of_the_run_is_as_a_peer_foretells_it_while_rounds_grow() -> Non
     assert figures.seconds_left(swarm, now, swarm.peers[peer_id(2)]) == 320.0
 
 
+@pytest.mark.parametrize("teller", ["", peer_id(2)], ids=["a watcher", "a peer of a demo"])
+def test_who_takes_no_part_has_the_forecast_of_whoever_reports(teller: str) -> None:
+    forecast = RoundForecast(round=7, expected_s=25.0, low_s=20.0, high_s=30.0, took_s=10.0, run_left_s=325.0)
+    swarm = swarm_of(3)
+    lines = [PeerStateChanged(state="READY", why="watching"), forecast] if not teller else [forecast]
+    last_t = swarm.history[-1].t
+    swarm = apply_all(swarm, [EventLine(seq=0, t=last_t, run="", peer=teller, event=event) for event in lines])
+    assert figures.seconds_left(swarm, last_t + 5.0) == 320.0
+    assert figures.round_seconds_left(swarm, last_t + 5.0) == 20.0
+
+
 def test_without_a_timed_round_or_an_end_or_in_a_stall_nothing_is_foretold() -> None:
     assert figures.round_seconds_left(SwarmState(), 0.0) is None
     stalled = swarm_with(stalled=RoundStalled(round=6, ballots=3, rule="", about="", why="voters are missing"))
     assert figures.round_seconds_left(stalled, START) is figures.seconds_left(stalled, START) is None
     assert figures.seconds_left(replace(swarm_of(3), rounds=0), START) is None
+    left = swarm_with(stopped=True)
+    assert figures.seconds_left(left, START, left.peers[peer_id(2)]) is None, "it hears of no round any more"
     assert figures.seconds_left(replace(swarm_of(3), rounds=6), START) == 0.0
 
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dht.identity import Identity
 from peer.schema.events import (
     AlertRaised,
     Evaluated,
@@ -561,3 +562,13 @@ def test_a_standstill_of_who_is_behind_is_not_the_swarms() -> None:
     swarm = folded(line(committed(1)), line(stalled), line(committed(2), peer="B"))
     assert swarm.stalled is None
     assert swarm.peers["A"].stalled == stalled
+
+
+def test_an_alert_calls_peers_by_their_names() -> None:
+    known, unknown = Identity.from_seed(b"k" * 32).peer_id, Identity.from_seed(b"u" * 32).peer_id
+    swarm = folded(
+        line(PeerStarted(name="attic", version="0"), peer=known),
+        line(AlertRaised(level="warning", code="RESTART", text=f"round 54 goes on with {known}, {unknown}")),
+    )
+    assert swarm.entries[-1].text == f"round 54 goes on with attic, {unknown}"
+    assert list(swarm.peers["A"].alerts) == [f"warning: round 54 goes on with attic, {unknown}"]

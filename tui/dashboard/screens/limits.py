@@ -116,7 +116,7 @@ class LimitsPanel(Panel):
         if self._edited is None or self._asked:
             return
         self._asked = self._edited.setting.name
-        value = to_value(message.value, self._edited.value)
+        value = to_value(message.value, self._edited.value, self._asked)
         self.post_message(SettingGiven(self._asked, value))
 
     def settle(self, reply: Reply) -> None:

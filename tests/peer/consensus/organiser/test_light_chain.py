@@ -76,5 +76,5 @@ def test_a_restart_counts_only_as_the_organisers_word() -> None:
 def test_the_block_after_the_start_follows_its_anchor() -> None:
     """Signed by those who decide there, as of another branch that they decided, too."""
     genesis, blocks = made()
-    with pytest.raises(ValueError, match="round 1 follows another anchor"):
+    with pytest.raises(ValueError, match="round 1 follows another model"):
         follow(KEYS, ORGANISER, replace(genesis, anchor=b"a" * 32), blocks[:1])

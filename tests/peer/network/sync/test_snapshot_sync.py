@@ -202,7 +202,7 @@ async def test_who_followed_the_key_that_was_left_comes_back_by_the_organisers_w
     assert not await me.syncer.find_need(me.disk)
     me.keeper.newest = ChainCheckpoint.of(honest.heads[12]).signed(ModelKeys(ORGANISER))
     why = await me.syncer.find_need(me.disk)
-    assert why == "the organiser has signed another anchor of round 12 than this chain has"
+    assert why == "the organiser has signed another model of round 12 than this chain has"
     assert (await me.syncer.bring(me.disk, why)).anchor == honest.heads[16].anchor
     back = chain_of(me.directory, 16)
     assert back.head.anchor == honest.heads[16].anchor

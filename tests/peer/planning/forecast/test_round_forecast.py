@@ -13,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peer.planning.forecast.round_forecast import TIGHT, Forecast, ObservedRound, RoundForecaster, in_words, remedy
+from peer.planning.forecast.watched_outlook import WatchedOutlook
 from peer.planning.plan.peer_set import Machine
 from peer.schema.spec import RunSpec, load
+from tests.peer.consensus.rounds.build import header, update
 
 MINE = Machine(name="mine", step_s=0.5, upload_mbps=20, download_mbps=100)
 DELAY_S = 0.03
@@ -187,6 +189,32 @@ def drawn_rounds(seed: int) -> list[float]:
     ]
     rounds[stalled] *= 4
     return rounds
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_who_only_watches_foretells_it_as_well(seed: int) -> None:
+    """From the dates in the blocks, in whole seconds, and the speeds that members state."""
+    outlook, took_s = WatchedOutlook(RAMP), drawn_rounds(seed)
+    speeds = dict.fromkeys(("p0", "p1", "p2"), RAMP.step_tokens / 0.5)
+    far = []
+    for round in range(1, RAMP.run.rounds):
+        made = replace(update(members=tuple(map(header, speeds))), round=round, time=1000 + int(sum(took_s[:round])))
+        told = outlook.follow(made, speeds)
+        assert told is not None
+        assert told.run_left_s is not None
+        far.append(abs((sum(took_s[:round]) + told.run_left_s) / sum(took_s) - 1))
+    assert max(far[3:]) < 0.25
+
+
+def test_who_watches_learns_nothing_of_rounds_that_are_missing() -> None:
+    outlook, speeds = WatchedOutlook(RAMP), {"p0": RAMP.step_tokens / 0.5}
+    dated = [(1, 1000), (2, 1004), (30, 90_000)]
+    told = [
+        outlook.follow(replace(update(members=(header("p0"),)), round=round, time=time), speeds)
+        for round, time in dated
+    ]
+    assert [event.took_s for event in told if event is not None] == [0.0, 4.0, 0.0]
+    assert outlook.follow(replace(update(members=(header("p0"),)), round=31), {}) is None
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

@@ -139,7 +139,7 @@ def test_the_card_says_what_was_recorded(run: RunOnDisk, tmp_path: Path) -> None
         f"with {run.trainer.parameters:,} parameters, trained with homefires by 2 peers:",
         f"| spec hash | `{run.spec.digest().hex()}` |",
         "| rounds | 3 of 8 |",
-        f"| anchor digest (of the chain) | `{head}` |",
+        f"| digest of the model in the chain | `{head}` |",
         f"`{run.trainer.anchor.state_digest().hex()}` |",
         f"| tokens | {2 * tokens_each:,}, over all rounds and peers |",
         f"| data | files of each peer's machine, `{run.spec.data.path}` |",
@@ -249,7 +249,7 @@ def test_damage_is_found(copied: Path) -> None:
     block.write_bytes(packed)
     pointer = (copied / "HEAD").read_text()
     (copied / "HEAD").write_text(f"3 {'0' * 64}\n")
-    expect_refused(copied, BadInput, "HEAD is damaged .it names another anchor than the last block")
+    expect_refused(copied, BadInput, "HEAD is damaged .it names another model than the last block")
     (copied / "HEAD").write_text(pointer)
     spec = (copied / "spec.toml").read_text()
     (copied / "spec.toml").write_text(spec.replace("seed = 1", "seed = 2"))

@@ -24,8 +24,10 @@ from peer.network.sync.chain_status import CHAIN_STATUS, ChainStatus
 from peer.network.sync.checkpoint_keeper import CheckpointKeeper
 from peer.network.sync.run_discovery import LAYERS
 from peer.node.telemetry.reporter import Reporter
+from peer.planning.forecast.watched_outlook import WatchedOutlook
 from peer.planning.simulate.memory_network import MemoryStreams
-from peer.schema.events import AlertRaised, Event, PeerStateChanged, ReportReceived, RoundCommitted
+from peer.schema.events import AlertRaised, Event, PeerStateChanged, ReportReceived, RoundCommitted, RoundForecast
+from peer.schema.spec import load
 from peer.testing.child_process import HANG_S
 from peer.testing.memory_peer import ModelKeys
 from peer.testing.memory_swarm import ORGANISER, RUN, World
@@ -35,6 +37,8 @@ from tests.peer.tools.watch.test_verified_chain import parting
 
 ME = "watcher"
 SIZES = (1, 1, 1)
+SPEED = 512.0
+"""Tokens per second that each peer states."""
 
 
 @pytest.fixture(autouse=True)
@@ -126,7 +130,7 @@ class Seat:
         return PeerRecord(
             run=RUN, anchor=said.anchor, round=said.round + self.offset, weight=said.weight, state=said.state,
             ready=said.ready, tokens=said.tokens, steps=said.steps, leaving=said.leaving,
-            name=f"name of {peer}", version="1",
+            name=f"name of {peer}", version="1", tokens_per_s=SPEED,
         )  # fmt: skip
 
 
@@ -162,7 +166,8 @@ def watch(world: World, **seat: Any) -> Watched:
         return world.rules("")
 
     keeper = CheckpointKeeper(place, ModelKeys(ME), ORGANISER, None, lambda code, who, why: None)
-    watcher = Watcher(place, place.read_heads, rules_of, RUN, world.genesis, Reporter(said.append), keeper, Random(1))
+    outlook, session = WatchedOutlook(load("micro")), Reporter(said.append)
+    watcher = Watcher(place, place.read_heads, rules_of, RUN, world.genesis, session, keeper, outlook, Random(1))
     return Watched(place, said, watcher)
 
 
@@ -187,6 +192,15 @@ async def test_every_round_from_the_first_and_each_new_one_as_it_is_made() -> No
     assert {(report.about, report.name) for report in reports} == {(f"p{n}", f"name of p{n}") for n in range(3)}
     assert "every round is checked" in watched.of(PeerStateChanged)[-1].why
     assert watched.warnings() == []
+
+
+async def test_the_end_of_the_run_is_foretold_after_every_round() -> None:
+    """From the dates of the blocks and the speeds that peers state, as a member foretells it; but after the last."""
+    watched = watch(at_round(3))
+    await watched.follow(8)
+    foretold = watched.of(RoundForecast)
+    assert [event.round - 1 for event in foretold] == watched.rounds()[:-1]
+    assert all(event.expected_s > 0 and event.run_left_s >= event.expected_s for event in foretold)
 
 
 async def test_nobody_takes_notice_of_it() -> None:

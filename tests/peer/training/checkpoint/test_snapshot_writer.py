@@ -117,7 +117,7 @@ def test_one_is_due_every_so_many_rounds_as_far_as_the_disk_allows(
 
 def test_what_goes_wrong_is_told_and_stops_nothing(run: RunOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     """The chain has left this anchor meanwhile; or the disk is full."""
-    assert "does not lead to the anchor where this peer stands" in write(run, b"e" * 32)
+    assert "does not lead to the model where this peer stands" in write(run, b"e" * 32)
     assert snapshots.names(run.directory) == []
     usage = shutil.disk_usage(run.directory)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
