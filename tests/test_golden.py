@@ -149,8 +149,9 @@ from peer.schema.spec import SHIPPED, RunSpec, dump, load
 from peer.tools.watch.watch_session import GUEST
 from peer.training.checkpoint.capture import Capture, LayerCapture
 from peer.training.checkpoint.checkpoint import Checkpoints
+from peer.training.data.data_shards import Document
 from peer.training.data.sampler import ShardSampler
-from peer.training.data.source import Document, MemorySource
+from peer.training.data.source import MemorySource
 from peer.training.data.tokenizer import load_tokenizer
 from peer.training.model.build import build
 from peer.training.model.flat_parameters import FlatParameters

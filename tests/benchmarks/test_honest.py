@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from peer.schema.spec import RunSpec
-from peer.training.data.data_shards import is_held_out, shard_of, shards_of
+from peer.training.data.data_shards import Document, is_held_out, shard_of, shards_of
 from peer.training.data.open_source import open_source
-from peer.training.data.source import Document
 from tests.benchmarks import honest, honest_report, jobs
 from tests.benchmarks.__main__ import main
 from tests.benchmarks.unlike import dealt, documents_of, renamed

@@ -12,9 +12,8 @@ from itertools import count
 from pathlib import Path
 
 from peer.schema.spec import RunSpec
-from peer.training.data.data_shards import is_held_out, shard_of, shards_of
+from peer.training.data.data_shards import Document, is_held_out, shard_of, shards_of
 from peer.training.data.documents import piece_characters, standard_library
-from peer.training.data.source import Document
 from tests.peer.training.data.read_whole import read_files
 
 

@@ -9,10 +9,10 @@ from typing import Any
 from dht.errors import BadInput
 from peer.schema.toml_tables import shortened
 from peer.training.data.chat.talk_text import ASSISTANT
+from peer.training.data.data_shards import Document
 from peer.training.data.reading.data_files import FoundFiles
 from peer.training.data.reading.file_rows import KEYS, Findings, rows_of
 from peer.training.data.reading.plain_text import without_surrogates
-from peer.training.data.source import Document
 
 UNNAMED = "text"
 """What `data.text_field` is in a run that names none."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -17,10 +17,8 @@ from peer.schema.spec import RunSpec
 from peer.training.data.chat.chat_template import ends_of
 from peer.training.data.chat.talk_text import Talk, is_empty, is_mute, is_without_weight
 from peer.training.data.chat.token_flags import HIDDEN
+from peer.training.data.data_shards import Document
 from peer.training.data.tokenizer import Tokenizer, Tokens
-
-if TYPE_CHECKING:
-    from peer.training.data.source import Document
 
 OPEN_SLOTS = 16
 """Slots that still have room for a conversation to come."""

@@ -10,10 +10,10 @@ from typing import Any
 
 from dht.errors import BadInput, BadSpec
 from peer.schema.toml_tables import shortened
+from peer.training.data.data_shards import Document
 from peer.training.data.reading.data_files import FoundFiles
 from peer.training.data.reading.file_rows import Findings, rows_of
 from peer.training.data.reading.plain_text import content_of, text_of, without_surrogates
-from peer.training.data.source import Document
 
 PIECE_CHARACTERS = 1 << 18
 """Longer texts are cut at line ends into pieces of about this size, so that one large file feeds many peers."""

@@ -16,6 +16,7 @@ from peer.node.store import start_blob
 from peer.schema.events import printable
 from peer.schema.spec import RunSpec
 from peer.schema.spec_fields import START
+from peer.training.data.data_shards import Document
 from peer.training.data.document_tokens import LEFT_OUT, DocumentEncoder, encoder_of
 from peer.training.data.documents import is_whole
 from peer.training.data.open_source import documents_in, files_of, folders
@@ -24,7 +25,6 @@ from peer.training.data.reading.code_pages import REPLACED
 from peer.training.data.reading.data_files import PACKINGS, LeftOut, find_files, require_there
 from peer.training.data.reading.file_rows import KEYS, Findings, rows_of
 from peer.training.data.reading.plain_text import content_of
-from peer.training.data.source import Document
 from peer.training.data.tokenizer import ByteTokenizer, Tokenizer, tokenizer_of
 
 MOST_REPLACED = 0.001

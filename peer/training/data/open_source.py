@@ -11,6 +11,7 @@ from peer.node.store.elsewhere import PACKS, note
 from peer.schema.spec import RunSpec
 from peer.schema.spec_fields import MixTable
 from peer.training.data.conversations import conversations_of
+from peer.training.data.data_shards import Document
 from peer.training.data.document_tokens import encoder_of
 from peer.training.data.documents import documents_of, is_whole, library_files, standard_library
 from peer.training.data.hub import HubSource
@@ -18,7 +19,7 @@ from peer.training.data.mixed_source import MixedSource, PartOfMix
 from peer.training.data.packs import Pack, PackSource, fingerprint, packed
 from peer.training.data.reading.data_files import FoundFiles, find_files, require_some
 from peer.training.data.reading.file_rows import Findings
-from peer.training.data.source import Document, MemorySource, Source
+from peer.training.data.source import MemorySource, Source
 from peer.training.data.tokenizer import Tokenizer, tokenizer_of
 
 

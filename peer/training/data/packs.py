@@ -34,9 +34,9 @@ from peer.consensus.protocol.rules import DATA_SHARDS
 from peer.node.store import start_blob
 from peer.schema.spec import RunSpec
 from peer.schema.spec_fields import DataTable
-from peer.training.data.data_shards import shard_of
+from peer.training.data.data_shards import Document, shard_of
 from peer.training.data.document_tokens import DocumentEncoder
-from peer.training.data.source import Document, WindowOrders, require_enough, spread
+from peer.training.data.source import WindowOrders, require_enough, spread
 from peer.training.data.tokenizer import Tokens
 
 VERSION = 2

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -17,11 +16,9 @@ import numpy.typing as npt
 
 from dht.errors import BadSpec
 from peer.schema.spec import RunSpec
-from peer.schema.spec_fields import DataTable
 from peer.training.data.chat.token_flags import NUMBER
-from peer.training.data.data_shards import is_held_out, shard_of
+from peer.training.data.data_shards import Document, shard_of
 from peer.training.data.document_tokens import DocumentEncoder, encoder_of
-from peer.training.data.reading.plain_text import content_of
 from peer.training.data.tokenizer import Tokenizer, Tokens
 
 # B = sequences, T = context + 1 tokens
@@ -43,27 +40,6 @@ class Source(Protocol):
     def held_out(self) -> npt.NDArray[np.int64]:
         """Tokens (B, T) for evaluation, the same for every peer with the same data."""
         ...
-
-
-@dataclass(frozen=True)
-class Document:
-    """One text and the name whose hash decides where it goes."""
-
-    name: str
-    text: str
-    whole: str = ""
-    """Hash of the document of which this is a piece; empty if it is a whole document."""
-    piece: int = 0
-    """Its number among those of its document."""
-    stands_alone: bool = False
-    """Whether it is held out or not does not depend on the other pieces of its document."""
-
-    def is_held_out(self, table: DataTable) -> bool:
-        """Held out by its content, so that all copies of a text are on one side, whatever their names."""
-        if table.held_out_by == "name":
-            return is_held_out(self.name, table.held_out_every)
-        content = self.whole if self.whole and not self.stands_alone else content_of(self.text)
-        return is_held_out(content, table.held_out_every)
 
 
 class MemorySource:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from peer.training.data.conversations import conversations_of
+from peer.training.data.data_shards import Document
 from peer.training.data.documents import documents_of
 from peer.training.data.reading.data_files import find_files, require_some
 from peer.training.data.reading.file_rows import Findings
-from peer.training.data.source import Document
 
 
 def read_files(path: str, text_field: str) -> Iterator[Document]:

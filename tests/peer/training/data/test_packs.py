@@ -21,12 +21,13 @@ from peer.schema.spec import RunSpec
 from peer.testing.child_process import BUSY
 from peer.training.data import packs
 from peer.training.data.chat.token_flags import HIDDEN
+from peer.training.data.data_shards import Document
 from peer.training.data.document_tokens import ChatEncoder, TextEncoder
 from peer.training.data.hub_packs import ShardPack
 from peer.training.data.open_source import open_source
 from peer.training.data.packs import Pack, PackSource, fingerprint, packed
 from peer.training.data.reading.data_files import find_files
-from peer.training.data.source import Document, MemorySource
+from peer.training.data.source import MemorySource
 from peer.training.data.tokenizer import ByteTokenizer
 from tests.peer.training.data.read_whole import read_conversations, read_files
 from tests.talks import on_talks

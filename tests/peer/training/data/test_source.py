@@ -10,10 +10,10 @@ import pytest
 from dht.errors import BadSpec
 from peer.schema import spec as specs
 from peer.schema.spec import RunSpec
-from peer.training.data.data_shards import is_held_out, shard_of
+from peer.training.data.data_shards import Document, is_held_out, shard_of
 from peer.training.data.documents import standard_library
 from peer.training.data.open_source import open_source
-from peer.training.data.source import Document, MemorySource, permutation, spread
+from peer.training.data.source import MemorySource, permutation, spread
 from peer.training.data.tokenizer import ByteTokenizer
 
 CONTEXT = 4

@@ -14,8 +14,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from dht.errors import BadSpec, Unreachable
 from peer.training.data import document_tokens
+from peer.training.data.data_shards import Document
 from peer.training.data.document_tokens import TextEncoder
-from peer.training.data.source import Document
 from peer.training.data.tokenizer import END_OF_TEXT, ByteTokenizer, HubTokenizer, load_tokenizer
 
 PLANTED = "open('HERE', 'w')"
