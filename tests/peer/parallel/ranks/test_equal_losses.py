@@ -41,7 +41,7 @@ def test_every_way_learns_as_one_device_does(way: str, make_on: MakeOn, expected
     if not expected:
         expected += losses(make_on("one device"))
     assert losses(make_on(way)) == pytest.approx(expected, rel=1e-6)
-    assert expected[-1] < 0.95 * expected[0], "it learns"
+    assert expected[-1] < 0.97 * expected[0], "it learns"
 
 
 @pytest.mark.parametrize("way", ["one rank", "hybrid 4"])
