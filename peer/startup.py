@@ -285,8 +285,8 @@ def fit_for(
     spec: RunSpec, settings: PeerSettings, directory: Path, session: Reporter,
     devices: Sequence[torch.device] | None = None,
 ) -> Tuned | None:  # fmt: skip
-    """How the run is trained on these devices (None: those that settings name); None on a processor, where the spec's
-    own micro-batch is taken.
+    """How the run is trained on these devices (None: those that settings name); None on a processor, unless it may
+    compile: there the spec's own micro-batch is taken.
 
     A dry run that fails is told and changes nothing: training finds its micro-batch by halving it. So it does where a
     dry run would use the device of a peer that is paused, or is paused meanwhile: then it is ended. Raises MemoryFull
@@ -295,10 +295,12 @@ def fit_for(
     from peer.node.host.device import choose_devices, free_bytes, total_bytes
 
     devices = devices or choose_devices(settings.devices)
-    if any(device.type == "cpu" for device in devices):
-        return None
     from peer.parallel.autotune.cache import Unwanted, find_fit, recall, run_python
+    from peer.parallel.autotune.compiling import may_repay
     from peer.parallel.autotune.trial import basis_of
+
+    if devices[0].type == "cpu" and (len(devices) > 1 or not may_repay(spec, settings)):
+        return None
 
     names = settings.devices if len(devices) == len(settings.devices) == 1 else tuple(map(str, devices))
     basis = basis_of(
@@ -345,7 +347,7 @@ def describe(fit: Tuned, spec: RunSpec) -> str:
     kernel += ", moments in 8 bits for want of memory (it learns a little differently)" if fit.eight_bits else ""
     way = f", {fit.sharding}" if fit.sharding else ""
     way += ", from main memory" if fit.offloads else ""
-    is_emulated = fit.precision == "float32" and spec.inner.precision == "auto" and fit.basis.device != "cpu"
+    is_emulated = fit.precision == "float32" and spec.inner.precision == "auto" and fit.basis.name != "cpu"
     precision = fit.precision + ", for it computes bfloat16 no faster" * is_emulated
     return f"{fit.sequences} of {whole} sequences at a time, {precision}{kernel}{way}: {fit.tokens_per_s:,.0f} tokens/s"
 

@@ -21,6 +21,7 @@ MOST_DEVICES = 16
 SHARDINGS = ("auto", "replicated", "full", "hierarchical", "hybrid")
 """Words of `peer.planning.plan.sharding_strategy`, and `auto`, which chooses among them."""
 MOST_STAGES = 32
+COMPILE = ("auto", "yes", "no")
 ACTIVATIONS = ("int8", "bfloat16", "float32")
 """float32 is for tests: it computes what one home would."""
 MAX_PATH = 4096
@@ -58,8 +59,9 @@ class PeerSettings(StrictTable):
     offload: bool = False
     """Layers lie in main memory and come to the device when they are used: slower, for a model that the device does
     not hold."""
-    compile: bool = True
-    """A GPU trains blocks that torch has compiled, where a dry run finds them equal and faster."""
+    compile: str = "auto"
+    """Whether blocks of the model are compiled by torch, one of COMPILE: auto, where a dry run finds them equal and
+    faster (on a processor only in a run so long that it repays the compiling); yes, wherever they are equal; no."""
     stages: int = 0
     """This peer leads a cluster of so many homes, itself among them, which train one copy of the model together; 0: it
     trains alone, or works in somebody else's cluster."""
@@ -123,6 +125,8 @@ class PeerSettings(StrictTable):
         require(self.metrics_port, "metrics_port", low=0, high=65_535)
         _check_devices(self.devices)
         _check_sharding(self.sharding, self.devices)
+        if self.compile not in COMPILE:
+            raise BadSpec(f"compile is {shortened(self.compile)}; use {', '.join(COMPILE[:-1])} or {COMPILE[-1]}")
         _check_stages(self.stages, self.activations, self.devices)
         if not all(address.isprintable() for address in self.listen):
             raise BadSpec("listen has characters that cannot be printed")
@@ -328,8 +332,8 @@ GROUPS: Mapping[str, tuple[SettingInfo, ...]] = {
             example="yes or no", at_start=True,
         ),
         SettingInfo(
-            "compile", "a GPU trains compiled code where a dry run finds it equal and faster",
-            example="yes or no", at_start=True,
+            "compile", "torch compiles the model; auto: where that is faster, and the run is long enough",
+            example="auto, yes or no", at_start=True,
         ),
         SettingInfo(
             "stages", "it leads a cluster of so many homes, which train one copy of the model together",

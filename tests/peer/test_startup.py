@@ -128,6 +128,21 @@ def test_a_processor_trains_with_the_specs_own_micro_batch(spec: RunSpec, said: 
     assert said == []
 
 
+@pytest.mark.parametrize(("compile", "devices"), [("no", ("cpu",)), ("auto", ("cpu",)), ("yes", ("cpu", "cpu"))])
+def test_a_long_run_on_one_processor_is_tried_compiled(
+    compile: str, devices: tuple[str, ...], spec: RunSpec, said: list[Event], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    fit = replace(FIT, compiled=True, attention="", precision="float32", basis=replace(FIT.basis, name="cpu"))
+    monkeypatch.setattr(cache, "find_fit", lambda *about, **named: fit)
+    endless = replace(spec, run=replace(spec.run, rounds=0))
+    settings = PeerSettings(devices=devices, compile=compile)
+    found = fit_for(endless, settings, tmp_path, Reporter(said.append))
+    assert found == (fit if compile == "auto" else None)
+    if found:
+        assert alerts(said)[0].text.endswith("sequences at a time, float32, compiled: 1,234 tokens/s")
+
+
 @pytest.fixture
 def a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("peer.node.host.device.choose_device", lambda wanted: torch.device("cuda"))
@@ -230,7 +245,7 @@ def test_several_gpus_are_fitted_together(
     two = (torch.device("cuda:0"), torch.device("cuda:2"))
     settings = PeerSettings(devices=("cuda:0", "cuda:1", "cuda:2"))
     assert fit_for(spec, settings, tmp_path, Reporter(said.append), two) == shared
-    assert about == [(spec, ("cuda:0", "cuda:2"), two, {"sharding": "auto", "offload": False, "compile": True})]
+    assert about == [(spec, ("cuda:0", "cuda:2"), two, {"sharding": "auto", "offload": False, "compile": "auto"})]
     assert alerts(said)[0].text.endswith("sdpa attention, full: 1,234 tokens/s")
     options = ranks_for(spec, settings, two, shared)
     assert options is not None

@@ -42,7 +42,8 @@ LOOPBACK = ("--listen", "/ip4/127.0.0.1/tcp/0")
 QUICK = (
     *LIGHT, "round.max_train_s=20", "round.gather_s=4", "round.exchange_s=4", "round.ack_s=2",
 )  # fmt: skip
-SLOWLY = [word for setting in RESTING for word in ("--set", setting)]
+SLOWLY = [word for setting in (*RESTING, "compile=no") for word in ("--set", setting)]
+"""Nor is an endless run worth compiling here."""
 ENDLESS = [word for item in ("run.rounds=0", "inner.schedule_rounds=50", *QUICK) for word in ("--set", item)]
 
 

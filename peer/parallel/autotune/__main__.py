@@ -23,7 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--devices", nargs="+", default=["auto"])
     parser.add_argument("--sharding", default="auto")
     parser.add_argument("--offload", action="store_true", help="layers may lie in main memory")
-    parser.add_argument("--no-compile", dest="compile", action="store_false", help="try no compiled blocks")
+    parser.add_argument("--compile", default="auto", help="whether compiled blocks are tried: auto, yes or no")
     parser.add_argument("--most", type=int, default=0, help="sequences of a micro-batch; 0: as many as a step reads")
     options = parser.parse_args(arguments)
     from peer.parallel.autotune.rank_trials import (

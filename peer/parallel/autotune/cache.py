@@ -113,7 +113,8 @@ def try_out(spec: RunSpec, path: Path, basis: TuneKey, start: Start = run_python
         "--sharding",
         basis.sharding,
         *["--offload"] * basis.offload,
-        *["--no-compile"] * (not basis.compile),
+        "--compile",
+        basis.compile,
     ]
     while True:
         code, out, err = start(["-m", "peer.parallel.autotune", str(path), *words, "--most", str(most)])

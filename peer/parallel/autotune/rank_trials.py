@@ -38,7 +38,7 @@ BEGIN_S = 150.0
 
 
 def fit_devices(
-    spec: RunSpec, wanted: Sequence[str], *, sharding: str, offload: bool, compile: bool = True, most: int = 0
+    spec: RunSpec, wanted: Sequence[str], *, sharding: str, offload: bool, compile: str = "auto", most: int = 0
 ) -> Tuned:
     """The fastest configuration that fits on these devices and that the owner allows. Raises the errors of
     `peer.parallel.autotune.trial.fit`, and DeviceLost."""

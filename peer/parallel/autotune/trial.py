@@ -9,7 +9,7 @@ import math
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from dht.errors import MemoryFull
 from peer.node.host.device import choose_device, first_line, free_bytes, is_out_of_memory
+from peer.parallel.autotune.compiling import repays
 from peer.parallel.autotune.search import BETTER, SearchResult, Trial, find
 from peer.schema.peak_memory import PLAIN, Rung
 from peer.schema.spec import RunSpec
@@ -38,9 +39,9 @@ APART, APART_BFLOAT16 = 1e-5, 1e-2
 """The allowed relative difference between compiled and plain blocks, in loss and gradient norm."""
 
 
-def fit(spec: RunSpec, wanted: str, most: int = 0, *, offload: bool = False, compile: bool = True) -> Tuned:
-    """Find the fastest configuration on the device that a value of `settings.devices` names. The owner's permissions
-    are `offload`, used if nothing else fits, and `compile`. Raises BadInput, BadSpec, MemoryFull."""
+def fit(spec: RunSpec, wanted: str, most: int = 0, *, offload: bool = False, compile: str = "auto") -> Tuned:
+    """Find the fastest configuration on the device that a value of `settings.devices` names. The owner says
+    `offload`, used if nothing else fits, and `compile`. Raises BadInput, BadSpec, MemoryFull."""
     device = choose_device(wanted)
     whole = spec.inner.sequences * spec.inner.accumulation
     limit = min(whole, most or whole)
@@ -54,9 +55,10 @@ def fit(spec: RunSpec, wanted: str, most: int = 0, *, offload: bool = False, com
     if found is None:
         raise MemoryFull(f"not even one sequence of {spec.run.name} has room on {device}; close other programs")
     best, compiled = found.best, None
-    if is_gpu and compile:
-        compiled = trials.compiled(best)
-        best = compiled or best
+    if compile != "no" and (made := trials.compiled(best)) is not None:
+        saved_s = (best.seconds - made.trial.seconds) * whole / best.sequences  # in a step
+        if compile == "yes" or (made.is_faster and (is_gpu or repays(spec, saved_s, made.compiling_s))):
+            compiled = best = made.trial
     step_s = best.seconds * whole / best.sequences
     return Tuned(
         basis=basis_of(spec, (wanted,), (device,), offload=offload, compile=compile), sequences=best.sequences,
@@ -87,7 +89,7 @@ def _found(
 
 def basis_of(
     spec: RunSpec, wanted: Sequence[str], devices: Sequence[torch.device], *, sharding: str = "auto",
-    offload: bool = False, compile: bool = True,
+    offload: bool = False, compile: str = "auto",
 ) -> TuneKey:  # fmt: skip
     """The conditions under which a dry run on these devices is valid; `wanted` are the devices' names as the dry run
     gets them."""
@@ -101,6 +103,15 @@ def basis_of(
 def kind_of(device: torch.device) -> str:
     """The name of the hardware."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompiledTrial:
+    """A trial with compiled blocks, which compute what plain ones do."""
+
+    trial: Trial
+    compiling_s: float
+    is_faster: bool
 
 
 class Trials:
@@ -127,9 +138,9 @@ class Trials:
             if self._device.type == "cuda":
                 torch.cuda.empty_cache()
 
-    def compiled(self, plain: Trial) -> Trial | None:
+    def compiled(self, plain: Trial) -> CompiledTrial | None:
         """Try the same micro-batch with compiled blocks. None unless their loss and gradient agree with those of
-        plain ones and they are faster; None also without a compiler."""
+        plain ones; None also without a compiler."""
         if not can_compile(self._model):
             return None
         if plain.attention:
@@ -139,7 +150,9 @@ class Trials:
         expected = self._loss_and_norm(plain)
         compile_blocks(self._model)
         try:
+            started = time.perf_counter()
             found = self._loss_and_norm(plain)
+            compiling_s = time.perf_counter() - started
             trial = self.attempt(plain.sequences, plain.attention)
         except RuntimeError as error:
             if not (is_of_compiler(error) or is_out_of_memory(error)):
@@ -150,8 +163,10 @@ class Trials:
             uncompile_blocks(self._model)
         allowed = APART_BFLOAT16 if uses_bfloat16(self._spec, self._device) else APART
         is_equal = all(math.isclose(one, other, rel_tol=allowed) for one, other in zip(expected, found, strict=True))
-        is_faster = trial is not None and trial.sequences_per_s > BETTER * plain.sequences_per_s
-        return trial if is_equal and is_faster else None
+        if trial is None or not is_equal:
+            return None
+        is_faster = trial.sequences_per_s > BETTER * plain.sequences_per_s
+        return CompiledTrial(trial=trial, compiling_s=compiling_s, is_faster=is_faster)
 
     def _loss_and_norm(self, trial: Trial) -> tuple[float, float]:
         """The loss of one micro-batch of noise, in nats, and the norm of its gradient."""

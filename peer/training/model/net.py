@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, cast
 
 import torch
@@ -20,6 +21,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from peer.schema.peak_memory import CHUNK_TOKENS, in_chunks
 from peer.training.data.chat import token_flags
 from peer.training.data.chat.token_flags import IGNORED
+from peer.training.model.compiled_blocks import compiled, is_compiled
 from peer.training.model.expert_balance import balance_coefficient, balance_of
 
 # B = sequences, T = context, N = B · T tokens, D = width, V = vocabulary
@@ -90,6 +92,7 @@ class Net(nn.Module):
         (plain,) = self._plain
         told = {"output_router_logits": True} if self._balance else {}
         outputs = plain.base_model(input_ids=batch.tokens_BT, use_cache=False, **told, **self._documents(batch))
+        self.head.is_compiled = is_compiled(plain)
         loss: Tensor = self.head(outputs.last_hidden_state, batch.labels_BT)
         return loss, balance_of(plain, outputs.router_logits, batch.weights_B) if self._balance else None
 
@@ -125,6 +128,8 @@ class Head(nn.Module):
         linear, config = plain.get_output_embeddings(), plain.config
         assert linear.bias is None, "no architecture that is trained has one"
         self.weight = linear.weight  # so that a hook that waits for this layer belongs here
+        self.is_compiled = False
+        """Whether the loss of a chunk is computed by compiled code."""
         self._divisor = float(getattr(config, "logits_scaling", 1.0))
         self._cap = getattr(config, "final_logit_softcapping", None)
 
@@ -136,7 +141,9 @@ class Head(nn.Module):
         if self._divisor != 1:
             rows_ND = rows_ND / self._divisor
         if torch.is_grad_enabled():
-            loss: Tensor = _InChunks.apply(rows_ND, self.weight, labels_BT.flatten())  # type: ignore[no-untyped-call]
+            loss: Tensor = _InChunks.apply(  # type: ignore[no-untyped-call]
+                rows_ND, self.weight, labels_BT.flatten(), _compiled_slope() if self.is_compiled else _with_gradient
+            )
             return loss
         pieces = zip(*(torch.split(each, CHUNK_TOKENS) for each in (rows_ND, labels_BT.flatten())), strict=True)
         return torch.stack([_cross_entropy(F.linear(rows, self.weight), labels) for rows, labels in pieces]).sum()
@@ -154,12 +161,16 @@ def _cross_entropy(logits_NV: Tensor, labels_N: Tensor) -> Tensor:
     return F.cross_entropy(logits_NV.float(), labels_N, reduction="sum", ignore_index=IGNORED)
 
 
+Slope = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""Called with logits and labels of a chunk: see `_with_gradient`."""
+
+
 class _InChunks(torch.autograd.Function):
     """The summed loss, whose gradients are computed with it in the forward pass, chunk by chunk: no logits are kept
     and no product is computed twice. It takes one gradient of the matrix beside the chunk."""
 
     @staticmethod
-    def forward(ctx: Any, rows_ND: Tensor, weight_VD: Tensor, labels_N: Tensor) -> Tensor:
+    def forward(ctx: Any, rows_ND: Tensor, weight_VD: Tensor, labels_N: Tensor, slope: Slope) -> Tensor:
         kind = rows_ND.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else rows_ND.dtype
         by_rows_ND = torch.empty_like(rows_ND)
@@ -169,7 +180,7 @@ class _InChunks(torch.autograd.Function):
             matrix_VD = weight_VD.to(dtype)
             pieces = (torch.split(each, CHUNK_TOKENS) for each in (rows_ND.to(dtype), labels_N, by_rows_ND))
             for rows, labels, by_rows in zip(*pieces, strict=True):
-                loss, by_logits = _with_gradient(torch.mm(rows, matrix_VD.t()), labels)
+                loss, by_logits = slope(torch.mm(rows, matrix_VD.t()), labels)
                 total += loss
                 by_rows.copy_(torch.mm(by_logits, matrix_VD))
                 if by_weight_VD is not None:
@@ -180,7 +191,7 @@ class _InChunks(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         by_rows_ND, by_weight_VD = ctx.saved_tensors
-        return by_rows_ND * upstream, None if by_weight_VD is None else by_weight_VD * upstream, None
+        return by_rows_ND * upstream, None if by_weight_VD is None else by_weight_VD * upstream, None, None
 
 
 def _with_gradient(logits_NV: Tensor, labels_N: Tensor) -> tuple[Tensor, Tensor]:
@@ -195,6 +206,12 @@ def _with_gradient(logits_NV: Tensor, labels_N: Tensor) -> tuple[Tensor, Tensor]
     odds_NV *= is_predicted_N[:, None] / sum_N1
     odds_NV.scatter_add_(1, at_N1, -is_predicted_N[:, None].float())
     return loss, odds_NV.to(logits_NV.dtype)
+
+
+@cache
+def _compiled_slope() -> Slope:
+    """A GPU reads and writes the logits of a chunk twice so, instead of eight times."""
+    return compiled(_with_gradient)
 
 
 def attend_without_looking(model: nn.Module, context: int) -> None:

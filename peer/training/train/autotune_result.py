@@ -30,7 +30,7 @@ class TuneKey:
     """How its owner lets several devices share the model, see `peer.schema.settings`; likewise `offload` and
     `compile`."""
     offload: bool = False
-    compile: bool = True
+    compile: str = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)

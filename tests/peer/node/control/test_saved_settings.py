@@ -19,7 +19,7 @@ from peer.schema.live_settings import LiveSettings
 from peer.schema.settings import PeerSettings, dump_settings, settings_from, settings_of
 
 ALL: dict[str, Any] = {
-    "name": 'al "the cat"', "devices": ("cuda:0", "cuda:1"), "sharding": "full", "offload": True, "compile": False,
+    "name": 'al "the cat"', "devices": ("cuda:0", "cuda:1"), "sharding": "full", "offload": True, "compile": "no",
     "stages": 0, "activations": "bfloat16", "threads": 4, "data_path": "~/my texts", "min_step_s": 0.25,
     "listen": ("/ip4/127.0.0.1/tcp/0",),
     "chain_mb": 100, "upload_mbps": 20.5, "download_mbps": 1e5, "newcomers_mbps": 0.0, "on_battery": True,

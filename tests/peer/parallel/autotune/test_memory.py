@@ -220,7 +220,7 @@ def test_a_dry_run_finds_what_has_room(spec: RunSpec, most: int, found: int, mon
         return model
 
     monkeypatch.setattr("peer.parallel.autotune.trial.build", build_small)
-    result = fit(spec, "cpu")
+    result = fit(spec, "cpu", compile="no")
     assert result.sequences == found
     assert result.tokens_per_s == pytest.approx(16 * spec.model.context / result.step_s)
     assert result.basis.run == spec.digest().hex()
@@ -253,7 +253,7 @@ def test_a_dry_run_computes_blocks_again_where_that_finds_room(
         return None if step_s(trials, loop) is None else 1.0
 
     monkeypatch.setattr(Trials, "_step_s", always_as_long)
-    result = fit(spec, "cpu")
+    result = fit(spec, "cpu", compile="no")
     assert (result.sequences, result.recomputes) == (8, True)
     loop = SingleDevice(build(spec), spec, Counting(spec.model.context), CPU, MicroBatch(8), result)
     assert any(getattr(each, "gradient_checkpointing", False) for each in loop._model.modules())
@@ -270,7 +270,7 @@ def test_a_dry_run_goes_down_as_far_as_it_must(
         return Trial(sequences=sequences, attention="", seconds=1.0, peak_bytes=0) if sequences <= most else None
 
     monkeypatch.setattr(Trials, "attempt", attempt)
-    result = fit(spec, "cpu")
+    result = fit(spec, "cpu", compile="no")
     assert result.rung == found
     assert ("8 bits" in describe(result, spec)) == found.eight_bits
 
@@ -293,7 +293,7 @@ def test_a_dry_run_without_room_says_so(spec: RunSpec, monkeypatch: pytest.Monke
 
     monkeypatch.setattr("peer.parallel.autotune.trial.build", build_small)
     with pytest.raises(MemoryFull, match="not even one sequence of micro"):
-        fit(spec, "cpu")
+        fit(spec, "cpu", compile="no")
 
 
 def test_memory_that_shrank_during_a_pause_is_seen_at_resume(

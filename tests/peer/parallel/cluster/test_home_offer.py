@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from dht.errors import BadInput
+from peer.node.host import matrix_speed
+from peer.node.host.matrix_speed import TOKENS, flops_of
 from peer.parallel.cluster import home_offer
-from peer.parallel.cluster.home_offer import TOKENS, flops_of, measure_offer, room_bytes
+from peer.parallel.cluster.home_offer import measure_offer, room_bytes
 from peer.planning.plan.model_shape import memory_of, shape_of
 from peer.planning.plan.run_needs import PROCESS_BYTES
 from peer.schema import spec as specs
@@ -35,7 +37,7 @@ def test_what_else_the_processor_does_makes_no_machine_slower(monkeypatch: pytes
     """By a clock of this thread's work alone, that goes on by a second at each look: a product takes one. Two threads
     make twice as much, and torch has as many as before."""
     before, ticks = torch.get_num_threads(), itertools.count()
-    monkeypatch.setattr(home_offer.time, "thread_time", lambda: float(next(ticks)))
+    monkeypatch.setattr(matrix_speed.time, "thread_time", lambda: float(next(ticks)))
     assert flops_of(CPU, 2, 16, bfloat16=False) == 2 * 2 * TOKENS * 16 * 16
     assert torch.get_num_threads() == before
 

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from peer.parallel.autotune.search import Trial
-from peer.parallel.autotune.trial import Trials
+from peer.parallel.autotune.trial import Trials, fit
 from peer.schema import spec as specs
 from peer.schema.architectures import ARCHITECTURES
 from peer.schema.spec import RunSpec
 from peer.training.data.chat.token_flags import is_flagged
-from peer.training.model import compiled_blocks
+from peer.training.model import compiled_blocks, net
 from peer.training.model.build import build
 from peer.training.model.compiled_blocks import (
     blocks_of,
@@ -34,7 +34,7 @@ from peer.training.train.backend import SingleDevice
 from peer.training.train.inner_loop import MicroBatch
 from peer.training.train.layer_hooks import LayerGates
 from tests.peer.training.model.test_build import make_spec
-from tests.peer.training.model.test_net import gradients, packed, windows
+from tests.peer.training.model.test_net import compute_in_chunks, gradients, packed, windows
 
 pytestmark = pytest.mark.slow
 
@@ -52,6 +52,7 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         return torch._dynamo.lookup_backend("aot_eager")(graph, inputs)
 
     torch._dynamo.reset()
+    net._compiled_slope.cache_clear()
     monkeypatch.setattr(compiled_blocks, "BACKEND", backend)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own, about what it looks at
@@ -92,7 +93,8 @@ def test_compiled_blocks_compute_what_plain_ones_do(architecture: str, traced: l
         for name, gradient in by_plain.items():
             torch.testing.assert_close(by_compiled[name], gradient, rtol=1e-4, atol=1e-6, msg=name)
     kinds = len(set(getattr(model.config, "layer_types", None) or [""]))  # type: ignore[arg-type, union-attr]
-    assert len(traced) <= 2 * 2 * kinds, "at most one for each kind of block and of windows, and one more for its rows"
+    most = 2 * 2 * (kinds + 1)
+    assert len(traced) <= most, "one for each kind of block, and the last norm; for each kind of windows, and its rows"
 
 
 def test_compiled_blocks_may_be_computed_again(traced: list[int]) -> None:
@@ -110,6 +112,32 @@ def test_compiled_blocks_may_be_computed_again(traced: list[int]) -> None:
         torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-6, msg=name)
 
 
+@pytest.mark.parametrize("bfloat16", [False, True])
+def test_the_loss_in_chunks_is_compiled_with_the_blocks(
+    bfloat16: bool, traced: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chunks of one size in one graph, the last of another in one more; no graph for a loss without gradients."""
+    compute_in_chunks(monkeypatch, 30)
+    read_BT = windows()
+    model = build(make_spec("llama"))
+    attend_without_looking(model, read_BT.shape[1] - 1)
+    with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+        expected, by_plain = loss_and_gradients(model, read_BT)
+        compile_blocks(model)
+        found, by_compiled = loss_and_gradients(model, read_BT)
+    tokens = read_BT[:, 1:].numel()
+    assert tokens > 30
+    assert len(traced) == 2 + (1 if tokens % 30 == 0 else 2), "a block, the last norm, and the chunks"
+    allowed = 1e-2 if bfloat16 else 1e-4
+    torch.testing.assert_close(found, expected, rtol=2e-3 if bfloat16 else 2e-7, atol=0)
+    for name, gradient in by_plain.items():
+        torch.testing.assert_close(by_compiled[name], gradient, rtol=allowed, atol=allowed, msg=name)
+    graphs = len(traced)
+    with torch.no_grad(), plain_blocks(model):
+        Net(model)(Batch.of(read_BT))
+    assert len(traced) == graphs
+
+
 def test_a_model_of_experts_is_not_compiled() -> None:
     """Hooks inside of its blocks collect what its routers say."""
     assert not any(can_compile(build(make_spec(name))) for name in EXPERTS)
@@ -119,12 +147,12 @@ def test_hooks_wait_for_each_block_and_for_nothing_inside_of_it() -> None:
     entered: list[Collection[int]] = []
     model = build(make_spec("llama"))
     attend_without_looking(model, 16)
-    net, batch = Net(model), Batch.of(windows())
+    whole, batch = Net(model), Batch.of(windows())
     compile_blocks(model)
     flat = FlatParameters(model)
-    gates = LayerGates(model, flat, CPU, entered.append, lambda: net(batch), net)
+    gates = LayerGates(model, flat, CPU, entered.append, lambda: whole(batch), whole)
     entered.clear()
-    net(batch)
+    whole(batch)
     read = [sorted(layers) for layers in entered if layers]
     assert not gates.early
     assert read == [[number] for number in range(len(flat.layers))] + [list(range(len(flat.layers)))]
@@ -160,10 +188,10 @@ def test_a_short_micro_batch_is_padded(spec: RunSpec, traced: list[int]) -> None
     plain, compiled = loop_of(spec, compiled=False, micro=2), loop_of(spec, compiled=True, micro=2)
     expected, found = losses(plain), losses(compiled)
     assert found == pytest.approx(expected, rel=1e-6)
-    assert len(traced) == 1
+    assert len(traced) == 2, "a block, and the last norm"
     tokens_BT = Feed(spec.model.context).next(3)
     assert compiled.loss(tokens_BT, lambda: False) == pytest.approx(plain.loss(tokens_BT, lambda: False), rel=1e-6)
-    assert len(traced) == 1
+    assert len(traced) == 2
 
 
 def test_without_a_compiler_blocks_are_plain_and_no_sequence_is_lost(
@@ -180,15 +208,16 @@ def test_without_a_compiler_blocks_are_plain_and_no_sequence_is_lost(
     assert "blocks are not compiled any more" in caplog.text
 
 
-def test_a_dry_run_takes_compiled_blocks_only_if_they_are_equal_and_faster(
-    spec: RunSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dry_run_finds_compiled_blocks_only_if_they_are_equal(spec: RunSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     trials = Trials(spec, CPU)
     plain = trials.attempt(2, "")
     assert plain is not None
     slow, fast = (dataclasses.replace(plain, seconds=plain.seconds * times) for times in (1000.0, 0.001))
-    assert trials.compiled(slow) is not None
-    assert trials.compiled(fast) is None
+    for other, is_faster in ((slow, True), (fast, False)):
+        made = trials.compiled(other)
+        assert made is not None
+        assert made.is_faster is is_faster
+        assert made.compiling_s > 0
     assert not is_compiled(trials._model)
     real = Trials._loss_and_norm
 
@@ -206,6 +235,27 @@ def test_a_dry_run_takes_compiled_blocks_only_if_they_are_equal_and_faster(
     monkeypatch.setattr(compiled_blocks, "BACKEND", fails)
     assert trials.compiled(slow) is None
     assert not is_compiled(trials._model)
+
+
+@pytest.mark.parametrize(("compile", "rounds", "compiled"), [("auto", 8, False), ("auto", 0, True), ("yes", 8, True)])
+def test_a_processor_takes_compiled_blocks_where_the_run_is_long_or_its_owner_says_so(
+    compile: str, rounds: int, compiled: bool, spec: RunSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its steps save a millisecond each; compiling took longer than eight rounds of that."""
+    monkeypatch.setattr(Trials, "attempt", lambda trials, sequences, attention: trial_of(trials, sequences))
+    result = fit(replace_rounds(spec, rounds), "cpu", compile=compile)
+    assert result.compiled is compiled
+
+
+def trial_of(trials: Trials, sequences: int) -> Trial:
+    """With seconds that are made up: compiled blocks are a little faster."""
+    trials._model = build(trials._spec) if trials._model is None else trials._model
+    seconds = 0.010 - 0.001 * is_compiled(trials._model)
+    return Trial(sequences=sequences, attention="", seconds=seconds, peak_bytes=0)
+
+
+def replace_rounds(spec: RunSpec, rounds: int) -> RunSpec:
+    return dataclasses.replace(spec, run=dataclasses.replace(spec.run, rounds=rounds))
 
 
 def test_plain_blocks_are_for_compiled_models_alone() -> None:
