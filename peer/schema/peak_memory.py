@@ -61,7 +61,8 @@ class Peak:
     states: int
     """Parameters, gradients and moments."""
     copies: int
-    """What autocast keeps of the parameters, in 16 bit."""
+    """What autocast keeps of the parameters, in 16 bit; where blocks are recomputed, of one block, which is not
+    counted."""
     blocks: int
     """What blocks keep for the backward pass."""
     logits: int
@@ -82,7 +83,7 @@ def peak(
     blocks = sizes.blocks * 4 * wide + block if rung.recomputes else sizes.blocks * block
     return Peak(
         states=FLOAT32_BYTES * (2 * parameters + one_moment) + round(moments * (parameters - one_moment)),
-        copies=BFLOAT16_BYTES * parameters * bfloat16,
+        copies=BFLOAT16_BYTES * parameters * (bfloat16 and not rung.recomputes),
         blocks=tokens * blocks,
         logits=_logits_bytes(sizes, tokens, bfloat16=bfloat16),
     )

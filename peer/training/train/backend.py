@@ -268,7 +268,8 @@ class SingleDevice(DeviceBackend):
             compile_blocks(model)
         self._net = Net(model)
         self._whole = WholeModel(
-            self._net, spec, self._reader, self.micro, self._parameters, device, bfloat16=self._bfloat16
+            self._net, spec, self._reader, self.micro, self._parameters, device, bfloat16=self._bfloat16,
+            recomputes=self._rung.recomputes,
         )  # fmt: skip
 
     def _gradients(self, taken: list[Tensor], stop: Callable[[], bool]) -> Tensor:

@@ -176,13 +176,15 @@ class WholeModel:
 
     def __init__(
         self, net: Net, spec: RunSpec, reader: StepReader, micro: MicroBatch, parameters: Sequence[Tensor],
-        device: torch.device, *, bfloat16: bool,
+        device: torch.device, *, bfloat16: bool, recomputes: bool,
     ) -> None:  # fmt: skip
+        """`recomputes` says that blocks are computed again in the backward pass, each with its own copies in 16 bit:
+        those of all blocks need not last until the end of the forward pass, as autocast keeps them otherwise."""
         self._net, self._reader, self._micro, self._parameters = net, reader, micro, parameters
         self._device, self._clip = device, spec.inner.clip
         self._whole = spec.inner.sequences * spec.inner.accumulation
         self._is_compiled = is_compiled(net.model)
-        autocast = partial(torch.autocast, device.type, torch.bfloat16)
+        autocast = partial(torch.autocast, device.type, torch.bfloat16, cache_enabled=not recomputes)
         self._autocast: Callable[[], AbstractContextManager[object]] = autocast if bfloat16 else nullcontext
 
     def gradients(self, taken: list[Tensor], stop: Callable[[], bool]) -> Tensor:

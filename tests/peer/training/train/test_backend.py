@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections import deque
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,16 +17,18 @@ from torch import Tensor, nn
 from dht.errors import BadInput
 from peer.node.host.device import choose_device
 from peer.schema import spec as specs
+from peer.schema.peak_memory import Rung
 from peer.schema.spec import RunSpec
 from peer.training.data.chat.token_flags import predicted_tokens, summed_loss
 from peer.training.data.open_source import open_source
 from peer.training.data.sampler import ShardSampler
 from peer.training.model.build import build, next_token_logits
-from peer.training.model.flat_parameters import FlatParameters
+from peer.training.model.flat_parameters import FlatParameters, trained
 from peer.training.train.backend import SingleDevice, held_out_loss, uses_bfloat16
 from peer.training.train.inner_loop import MicroBatch
 from peer.training.train.optimizers import learning_rate
 from peer.training.train.trainer import LocalTrainer
+from tests.peer.training.model.test_net import held
 from tests.saved import load_optimizer_state, optimizer_state
 from tests.stepping import loop_with
 from tests.talks import on_talks
@@ -252,3 +256,28 @@ def test_apples_gpu_is_waited_for_before_anybody_asks_to_stop(monkeypatch: pytes
     monkeypatch.setattr(torch.mps, "synchronize", lambda: order.append("waits"))
     assert loop._whole._asked_to_stop(deque(), lambda: not order.append("asks"))  # type: ignore[func-returns-value]
     assert order == ["waits", "asks"]
+
+
+def most_so_far(noted: Any, most_bytes: list[int], *hook: object) -> None:
+    most_bytes.append(noted.most_bytes)
+
+
+def test_blocks_that_are_computed_again_keep_no_copies_in_16_bit(spec: RunSpec) -> None:
+    """Else autocast would keep those of all parameters until the end of the forward pass; the bits are the same."""
+    spec = changed(spec, precision="bfloat16", sequences=1, accumulation=1)
+    model = {"hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 8, "num_attention_heads": 4}
+    spec = dataclasses.replace(spec, model=dataclasses.replace(spec.model, config={**spec.model.config, **model}))
+    found = []
+    for recomputes in (False, True):
+        loop = SingleDevice(build(spec), spec, Repeating(spec.model.context), CPU, rung=Rung(recomputes=recomputes))
+        with held() as noted:
+            before_loss = partial(most_so_far, noted, most_bytes := [])
+            loop._net.head.register_forward_pre_hook(before_loss)
+            step = loop.step(2, 0)
+        found.append((step.loss, [value.clone() for value in trained(loop._model)], most_bytes[0]))
+    (loss, parameters, kept_bytes), (again, same, left_bytes) = found
+    assert again == loss
+    assert all(torch.equal(one, other) for one, other in zip(parameters, same, strict=True))
+    copies_bytes = 2 * sum(value.numel() for value in parameters)
+    assert left_bytes < kept_bytes - 0.8 * copies_bytes
+    assert left_bytes < 0.5 * copies_bytes
