@@ -296,7 +296,7 @@ def fit_for(
 
     devices = devices or choose_devices(settings.devices)
     from peer.parallel.autotune.cache import Unwanted, find_fit, recall, run_python
-    from peer.parallel.autotune.compiling import may_repay
+    from peer.parallel.autotune.compile_gain import may_repay
     from peer.parallel.autotune.trial import basis_of
 
     if devices[0].type == "cpu" and (len(devices) > 1 or not may_repay(spec, settings)):

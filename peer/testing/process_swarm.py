@@ -129,8 +129,7 @@ class RealSwarm(Swarm):
         threads = max(1, (len(os.sched_getaffinity(0)) - 1) // peers)
         # Who makes the swarm has written its spec: its files are theirs.
         files = (f"data_path={self.spec.data.path}",) if self.spec.data.reads_files else ()
-        plain = "compile=no"  # an endless run would repay it, a test does not
-        self._settings = (f"threads={threads}", plain, *files, *settings)
+        self._settings = (f"threads={threads}", "compile=no", *files, *settings)
         self._own, self._paced, self._books, self._delay_s = own or {}, paced, books, delay_s
         self._hurry, self._works_for = hurry or {}, works_for or {}
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)

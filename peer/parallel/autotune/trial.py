@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dht.errors import MemoryFull
 from peer.node.host.device import choose_device, first_line, free_bytes, is_out_of_memory
-from peer.parallel.autotune.compiling import repays
+from peer.parallel.autotune.compile_gain import repays
 from peer.parallel.autotune.search import BETTER, SearchResult, Trial, find
 from peer.schema.peak_memory import PLAIN, Rung
 from peer.schema.spec import RunSpec

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from peer.parallel.autotune import compiling
-from peer.parallel.autotune.compiling import DRY_RUN_S, SAVES, may_repay, repays
+from peer.parallel.autotune import compile_gain
+from peer.parallel.autotune.compile_gain import DRY_RUN_S, SAVES, may_repay, repays
 from peer.planning.plan.model_shape import shape_of
 from peer.schema.settings import PeerSettings
 from peer.schema.spec import load
@@ -30,8 +30,8 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> float:
     second."""
     tokens = SPEC.inner.sequences * SPEC.inner.accumulation * SPEC.model.context
     flops = STEPS * tokens * shape_of(SPEC).flops_per_token(SPEC.model.context) * SAVES / DRY_RUN_S
-    monkeypatch.setattr(compiling, "flops_of", lambda *about, **named: flops * 0.99)
-    monkeypatch.setattr(compiling.shutil, "which", lambda name: "/usr/bin/g++")
+    monkeypatch.setattr(compile_gain, "flops_of", lambda *about, **named: flops * 0.99)
+    monkeypatch.setattr(compile_gain.shutil, "which", lambda name: "/usr/bin/g++")
     return flops
 
 
@@ -39,14 +39,14 @@ def test_a_dry_run_is_made_where_the_run_is_long_on_this_processor(
     slow: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert may_repay(SPEC, PeerSettings())
-    monkeypatch.setattr(compiling, "flops_of", lambda *about, **named: slow * 1.01)
+    monkeypatch.setattr(compile_gain, "flops_of", lambda *about, **named: slow * 1.01)
     assert not may_repay(SPEC, PeerSettings())
     assert may_repay(ENDLESS, PeerSettings())
 
 
 @pytest.mark.usefixtures("slow")
 def test_without_a_compiler_no_dry_run_is_made_unless_its_owner_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling.shutil, "which", lambda name: None)
+    monkeypatch.setattr(compile_gain.shutil, "which", lambda name: None)
     assert not may_repay(ENDLESS, PeerSettings())
     assert may_repay(SPEC, PeerSettings(compile="yes"))
     assert not may_repay(ENDLESS, PeerSettings(compile="no"))
