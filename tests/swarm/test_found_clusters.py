@@ -1,0 +1,53 @@
+"""Homes that do not hold the model alone find each other in a run, with no line that anybody passes by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from peer.network.link.cluster_invite import LINE_FILE
+from peer.network.link.found_cluster import found_in
+from peer.schema.events import ClusterFormed
+from peer.testing.process_swarm import RealSwarm
+from peer.testing.pytest_plugin import StartSwarm
+from tests.swarm.conftest import LIGHT, RESTING
+from tests.swarm.test_clusters import CUT
+
+pytestmark = pytest.mark.swarm
+
+SMALL = ("memory_gb=2",)
+"""Of which `PROCESS_BYTES` leaves room for a third of the model, since a round needs as much again."""
+SEARCHING = {
+    "peer.parallel.cluster.home_offer.PROCESS_BYTES": 2e9 - 3.2e6, "peer.network.link.home_search.SETTLE_S": 4.0,
+    "peer.planning.plan.run_needs.PROCESS_BYTES": 2e9 - 3.2e6,
+}  # fmt: skip
+WHOLE = 3
+
+
+def test_three_small_homes_find_each_other_and_train_with_a_whole_peer(swarm: StartSwarm) -> None:
+    run = swarm(
+        peers=4, real=True, sets=(*LIGHT, *CUT, "data.eval_every=1000", "run.founders=2"), settings=RESTING,
+        own=dict.fromkeys(range(3), SMALL), hurry=SEARCHING,
+    )  # fmt: skip
+    run.until(lambda: len(formed(run)) > 0, "no cluster was formed")
+    homes = {row["peer"] for row in formed(run)[0].stages}
+    assert homes <= {run.id_of(peer) for peer in range(3)}
+    lead = next(peer for peer in range(3) if run.id_of(peer) == formed(run)[0].lead)
+    run.until(lambda: all_took_part(run, lead, 3), "the cluster and the whole peer do not make rounds together")
+    found = [found_in(run.directory_of(peer)) for peer in range(3)]
+    assert all(each is not None and each.is_formed for each in found[:1])
+    assert not (run.directory_of(WHOLE) / LINE_FILE).exists()
+    for peer in range(run.size):
+        assert run.stop(peer) == 0
+        assert "Traceback" not in run.log(peer)
+
+
+def formed(run: RealSwarm) -> list[ClusterFormed]:
+    lines = [line.event for peer in range(3) for line in run.lines(peer)]
+    return [event for event in lines if isinstance(event, ClusterFormed)]
+
+
+def all_took_part(run: RealSwarm, lead: int, round: int) -> bool:
+    try:
+        return run.group(round) == {lead, WHOLE}
+    except (AssertionError, KeyError, StopIteration):
+        return False
