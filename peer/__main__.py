@@ -36,8 +36,7 @@ from dht.invite import parse_for, read_text, save_in
 from dht.process import bounding, die_with_parent, lock_directory
 from dht.reach.peer_store import PeerStore
 from peer.network.link.channel import LinkLost
-from peer.network.link.cluster_invite import parse_cluster, read_cluster_text, save_line
-from peer.network.link.found_cluster import forget_found
+from peer.network.link.cluster_invite import forget_found, parse_cluster, read_cluster_text, save_line
 from peer.network.link.handle import LeaveRequested, LinkProcess
 from peer.node.control import saved_settings
 from peer.node.control.server import Commands, ControlServer

@@ -12,7 +12,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from dht.errors import Unreachable
-from peer.network.link.found_cluster import keep_found
+from peer.network.link.cluster_invite import keep_found
 from peer.network.link.handle import LeaveRequested, LinkProcess
 from peer.node.lifecycle.state import SPEC_TIMEOUT_S
 from peer.node.telemetry.reporter import Reporter

@@ -27,7 +27,7 @@ from peer.consensus.protocol.block import Block
 from peer.consensus.protocol.head import next_anchor
 from peer.handshake import await_spec, fetch_start_model, find_homes
 from peer.network.link.channel import LinkLost
-from peer.network.link.found_cluster import forget_found, found_in, note_formed
+from peer.network.link.cluster_invite import forget_found, found_in, note_formed
 from peer.network.link.handle import LeaveRequested, LinkProcess
 from peer.node.lifecycle.inputs_effects import (
     Began,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peer.network.link.cluster_invite import LINE_FILE
-from peer.network.link.found_cluster import found_in
+from peer.network.link.cluster_invite import LINE_FILE, found_in
 from peer.schema.events import ClusterFormed
 from peer.testing.process_swarm import RealSwarm
 from peer.testing.pytest_plugin import StartSwarm
@@ -17,7 +16,7 @@ pytestmark = pytest.mark.swarm
 SMALL = ("memory_gb=2",)
 """Of which `PROCESS_BYTES` leaves room for a third of the model, since a round needs as much again."""
 SEARCHING = {
-    "peer.parallel.cluster.home_offer.PROCESS_BYTES": 2e9 - 3.2e6, "peer.network.link.home_search.SETTLE_S": 4.0,
+    "peer.parallel.cluster.home_offer.PROCESS_BYTES": 2e9 - 3.2e6, "peer.planning.homes.home_search.SETTLE_S": 4.0,
     "peer.planning.plan.run_needs.PROCESS_BYTES": 2e9 - 3.2e6,
 }  # fmt: skip
 WHOLE = 3

@@ -10,8 +10,9 @@ from dht.node import Node
 from dht.records import MAX_MEASURE, SoughtHomes
 from dht.streams.rpc import RateLimit
 from peer.network.link.channel import LinkEnd
-from peer.network.link.cluster_invite import ClusterInvite
-from peer.network.link.cluster_messages import (
+from peer.network.link.cluster_invite import ASSEMBLE_S, ClusterInvite, FoundCluster
+from peer.network.link.discovery import Announcer
+from peer.schema.cluster_messages import (
     ASK,
     GATHER,
     ClusterWord,
@@ -21,8 +22,6 @@ from peer.network.link.cluster_messages import (
     pack_word,
     unpack_offer,
 )
-from peer.network.link.discovery import Announcer
-from peer.network.link.found_cluster import ASSEMBLE_S, FoundCluster
 from peer.schema.ipc import Assignment, HomeLost, HomeOffer, HomesMissing, HomesOffered
 
 LOOK_S = 1.0

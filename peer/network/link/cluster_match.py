@@ -13,11 +13,11 @@ from dht.node import Node
 from dht.records import MAX_MEASURE, MAX_TRIPS, MOST_TRIP_MS, PeerRecord, SoughtHomes, short_id
 from peer.consensus.protocol.messages import Heartbeat
 from peer.network.link.cluster_invite import ClusterInvite, parse_cluster
-from peer.network.link.cluster_messages import ANSWER_BYTES, GATHER, PING, GatherWord, pack_gather, unpack_gather
 from peer.network.link.discovery import Announcer
-from peer.network.link.home_search import Follow, Gather, HomeSearch, Look, Next
-from peer.planning.plan.home_matching import HomeMatching
+from peer.planning.homes.home_match import HomeMatching
+from peer.planning.homes.home_search import Follow, Gather, HomeSearch, Look, Next
 from peer.planning.plan.model_shape import shape_of
+from peer.schema.cluster_messages import ANSWER_BYTES, GATHER, PING, GatherWord, pack_gather, unpack_gather
 from peer.schema.ipc import HomesFound, LookForHomes
 from peer.schema.spec import RunSpec
 

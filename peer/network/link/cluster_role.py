@@ -20,12 +20,11 @@ from peer.consensus.protocol.rules import Rules
 from peer.consensus.rounds.driver import Driver, HomesPort, ReductionPort
 from peer.consensus.rounds.interface import DelegatesChanged
 from peer.network.link.channel import LinkEnd, LinkLost
-from peer.network.link.cluster_invite import ClusterInvite
+from peer.network.link.cluster_invite import ClusterInvite, FoundCluster, patience_of
 from peer.network.link.cluster_lead import LOOK_S, Offers, OpenPlaces
 from peer.network.link.cluster_worker import WorkSeeker
 from peer.network.link.discovery import Announcer
 from peer.network.link.flow_channel import FlowLinkEnd
-from peer.network.link.found_cluster import FoundCluster, patience_of
 from peer.node.store.chain import ChainStore
 from peer.schema import ipc
 from peer.schema.ipc import Assignment

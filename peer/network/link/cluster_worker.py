@@ -11,7 +11,7 @@ from dht.node import Node
 from dht.records import PeerRecord
 from peer.network.link.channel import LinkEnd
 from peer.network.link.cluster_invite import ClusterInvite
-from peer.network.link.cluster_messages import ANSWER_BYTES, ASK, OfferWork, pack_offer, unpack_word
+from peer.schema.cluster_messages import ANSWER_BYTES, ASK, OfferWork, pack_offer, unpack_word
 from peer.schema.ipc import Assignment, HomeLost, HomesMissing, SeekWork, StagesAssigned, Waiting
 
 ASK_EVERY_S = 2.0

@@ -18,9 +18,8 @@ from typing import ClassVar, Self
 
 from dht import errors
 from peer.network.link.channel import LinkLost, TrainerEnd
-from peer.network.link.cluster_invite import saved_line
+from peer.network.link.cluster_invite import found_in, saved_line
 from peer.network.link.flow_channel import FlowEnd
-from peer.network.link.found_cluster import found_in
 from peer.schema.ipc import AnyToTrainer, ChangeLimits, LinkFailed, LinkLimits, OpenLink, ToLink
 from peer.schema.settings import PeerSettings
 

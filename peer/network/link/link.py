@@ -46,12 +46,11 @@ from peer.consensus.protocol.layout import Part, cut, layer_sizes
 from peer.consensus.protocol.messages import Heartbeat
 from peer.consensus.protocol.rules import Rules
 from peer.network.link.channel import LinkEnd, LinkLost
-from peer.network.link.cluster_invite import issue_in, parse_cluster
+from peer.network.link.cluster_invite import found_in, issue_in, parse_cluster
 from peer.network.link.cluster_match import HomeMatcher
 from peer.network.link.cluster_role import ClusterRole, MakeRole, leading, working
 from peer.network.link.discovery import Announcer
 from peer.network.link.flow_channel import FlowLinkEnd
-from peer.network.link.found_cluster import found_in
 from peer.network.link.gatekeeper import ADMISSION, Gatekeeper, Membership, find_admission, quarantine_alerts
 from peer.network.link.participation import Participation, resume_from, unless_left
 from peer.network.sync.blob_server import BlobServer

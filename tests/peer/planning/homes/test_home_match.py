@@ -7,9 +7,9 @@ from itertools import permutations
 
 import pytest
 
+from peer.planning.homes.home_match import HomeMatching
 from peer.planning.placement.block_shares import StageHome
 from peer.planning.plan.cluster_cost import ONE_WAY_S, room_of_stage, smallest_cluster
-from peer.planning.plan.home_matching import HomeMatching
 from peer.planning.plan.model_shape import shape_of
 from peer.planning.plan.peer_set import HOME_FLOPS
 from peer.schema import spec as specs

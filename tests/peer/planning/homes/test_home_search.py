@@ -9,7 +9,8 @@ from itertools import pairwise
 import pytest
 
 from dht.records import SoughtHomes, short_id
-from peer.network.link.home_search import (
+from peer.planning.homes.home_match import HomeMatching
+from peer.planning.homes.home_search import (
     ASKED_S,
     FOLLOW_S,
     GATHER_S,
@@ -22,7 +23,6 @@ from peer.network.link.home_search import (
     Look,
     Next,
 )
-from peer.planning.plan.home_matching import HomeMatching
 from peer.planning.plan.model_shape import shape_of
 from peer.schema import spec as specs
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from peer.planning.placement.home_groups import MOST_RATED, HomeGroup, Rate, group_homes
+from peer.planning.homes.home_groups import MOST_RATED, HomeGroup, Rate, group_homes
 
 
 def bottleneck(speeds: list[float], rooms: list[float], whole: float) -> Rate:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from statistics import median
 
+from peer.planning.homes.home_groups import HomeGroup, group_homes
 from peer.planning.placement.block_shares import Dealing, StageHome, deal_blocks, deal_in_order
-from peer.planning.placement.home_groups import HomeGroup, group_homes
 from peer.planning.plan.cluster_cost import ONE_WAY_S, fewest_stages, forecast_of, layout_of
 from peer.planning.plan.model_shape import ModelShape
 from peer.schema.settings import MOST_STAGES

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from dht.records import SoughtHomes, short_id
+from peer.planning.homes.home_match import Match, Trips
 from peer.planning.placement.block_shares import StageHome
-from peer.planning.plan.home_matching import Match, Trips
 
 MOST_OFFERS = 32
 """A home reads so many offers, in an order by which all read the same ones."""
