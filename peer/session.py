@@ -125,6 +125,7 @@ def join(link: LinkProcess, inbox: Inbox, me: str, settings: PeerSettings, direc
     while True:
         try:
             if seeks:
+                meet(link, inbox, session)
                 find_homes(link, inbox, spec, me, settings, directory, session, absent)
                 _begin_link(link, inbox, session)
                 seeks, meet = False, _meet_again

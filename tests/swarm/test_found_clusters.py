@@ -33,8 +33,18 @@ def test_three_small_homes_find_each_other_and_train_with_a_whole_peer(swarm: St
     lead = next(peer for peer in range(3) if run.id_of(peer) == formed(run)[0].lead)
     run.until(lambda: all_took_part(run, lead, 3), "the cluster and the whole peer do not make rounds together")
     found = [found_in(run.directory_of(peer)) for peer in range(3)]
-    assert all(each is not None and each.is_formed for each in found[:1])
-    assert not (run.directory_of(WHOLE) / LINE_FILE).exists()
+    assert [each is not None and each.is_formed for each in found] == [True] * 3
+    assert [(run.directory_of(peer) / LINE_FILE).exists() for peer in range(4)] == [
+        peer not in (lead, WHOLE) for peer in range(4)
+    ]
+
+    for peer in range(3):
+        assert run.stop(peer) == 0
+    for peer in range(3):
+        run.restart(peer)
+    last = max(commit.round for commit in run.committed(WHOLE))
+    run.until(lambda: all_took_part(run, lead, last + 4), "homes do not find their cluster again")
+    assert [found_in(run.directory_of(peer)) for peer in range(3)] == found
     for peer in range(run.size):
         assert run.stop(peer) == 0
         assert "Traceback" not in run.log(peer)

@@ -143,7 +143,7 @@ def test_homes_that_found_an_order_hold_stages_in_it_if_all_are_here_and_fit() -
     homes = [offer("lead"), offer("a", 400.0), offer("b", 100.0), offer("c", 200.0)]
     found = choose_spans(layout(layers), homes, 3, 1, "int8", ("lead", "b", "a"))
     assert [name for name, _, _ in spans(found)] == ["lead", "b", "a"]
-    assert [first for _, first, _ in spans(found)][0] == 0
+    assert next(first for _, first, _ in spans(found)) == 0
     assert spans(found)[-1][2] == len(layers) - 1
     free = choose_spans(layout(layers), homes, 3, 1, "int8")
     assert choose_spans(layout(layers), homes, 3, 1, "int8", ("lead", "b", "gone")) == free
