@@ -110,7 +110,8 @@ class Town:
             )
             for name in group
         }  # fmt: skip
-        (match,) = matching.matches(homes, {})
+        round_trip_s = 2 * float(self.network.delay_s[0, 1])
+        (match,) = matching.matches(homes, {frozenset(pair): round_trip_s for pair in combinations(group, 2)})
         return list(match.homes)
 
     def speed(self, folder: Path, order: Sequence[str], *, is_dealt: bool) -> float:

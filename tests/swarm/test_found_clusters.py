@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from peer.network.link.cluster_invite import LINE_FILE, found_in
+from peer.network.link.cluster_invite import LINE_FILE, found_in, issue_in, keep_found
 from peer.schema.events import ClusterFormed
+from peer.schema.ipc import HomesFound
 from peer.testing.process_swarm import RealSwarm
 from peer.testing.pytest_plugin import StartSwarm
 from tests.swarm.conftest import LIGHT, RESTING
@@ -17,12 +20,19 @@ SMALL = ("memory_gb=2",)
 """Of which `PROCESS_BYTES` leaves room for a third of the model, since a round needs as much again."""
 SEARCHING = {
     "peer.parallel.cluster.home_offer.PROCESS_BYTES": 2e9 - 3.2e6, "peer.planning.homes.home_search.SETTLE_S": 4.0,
+    "peer.network.link.cluster_invite.ASSEMBLE_S": 30.0,
     "peer.planning.plan.run_needs.PROCESS_BYTES": 2e9 - 3.2e6,
 }  # fmt: skip
 WHOLE = 3
 
 
-def test_three_small_homes_find_each_other_and_train_with_a_whole_peer(swarm: StartSwarm) -> None:
+def test_three_small_homes_find_each_other_and_train_with_a_whole_peer(swarm: StartSwarm, tmp_path: Path) -> None:
+    """One of them comes from a cluster that never formed, since its lead does not answer: it gives that up. After a
+    restart all go to their cluster."""
+    had_place = tmp_path / "swarm-0" / "peer-0"
+    had_place.mkdir(parents=True, mode=0o700)
+    gone = issue_in(tmp_path / "gone")
+    keep_found(had_place, HomesFound(gone.lead, (gone.lead, "me", "another"), 100.0, gone.text()))
     run = swarm(
         peers=4, real=True, sets=(*LIGHT, *CUT, "data.eval_every=1000", "run.founders=2"), settings=RESTING,
         own=dict.fromkeys(range(3), SMALL), hurry=SEARCHING,

@@ -110,8 +110,9 @@ class HomeSearch:
             going_on = self._go_on_gathering(board, now)
             if going_on is not None:
                 return going_on
-        for lead in self._leads_to_follow(board):
-            return self._await(lead, now, Follow(lead=lead), FOLLOW_S)
+        leads = self._leads_to_follow(board)
+        if leads:
+            return self._await(leads[0], now, Follow(lead=leads[0]), FOLLOW_S)
         if self._found is None or self._found_since is None:
             return Look()
         if now - self._changed_at < SETTLE_S and now - self._found_since < LONGEST_SETTLES * SETTLE_S:
