@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
+from hashlib import blake2b
 from typing import Annotated, Any, ClassVar, TypeVar
 
 import msgpack
@@ -24,6 +25,10 @@ MAX_LABEL_CHARS = 32
 MAX_ADDRESSES = 4
 MAX_ADDRESS_CHARS = 128
 MAX_RELAYS = 2
+SHORT_ID_BYTES = 8
+MAX_TRIPS = 16
+MOST_TRIP_MS = 60_000
+MAX_GATHERED = 32
 MAX_MEASURE = 1e9
 """A larger figure is no loss, speed or duration, and its sums would overflow at whoever shows it."""
 CLOCK_SKEW_S = 5.0
@@ -127,6 +132,37 @@ Shown = Annotated[bytes, Field(strict=True, max_length=96)]
 Address = Annotated[str, Field(strict=True, max_length=MAX_ADDRESS_CHARS), AfterValidator(_printable)]
 PublicKey = Annotated[bytes, Field(strict=True, min_length=PUBLIC_KEY_BYTES, max_length=PUBLIC_KEY_BYTES)]
 Label = Annotated[str, Field(strict=True, max_length=MAX_LABEL_CHARS), AfterValidator(_printable)]
+Milliseconds = Annotated[int, Field(strict=True, ge=0, le=MOST_TRIP_MS)]
+ShortId = Annotated[bytes, Field(strict=True, min_length=SHORT_ID_BYTES, max_length=SHORT_ID_BYTES)]
+
+
+def short_id(peer_id: str) -> bytes:
+    """A name for a peer that other records may use; to find another peer id with the same one takes 2^64 attempts."""
+    return blake2b(peer_id.encode(), digest_size=SHORT_ID_BYTES, person=b"homefires short").digest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoughtHomes:
+    """What a home says that looks for others to train one copy of the model together, or that leads such a cluster.
+    Figures of 0 are not known. Peers go by `short_id`, since a record is small."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="ignore")
+
+    memory_gb: Measure = 0.0
+    """For parameters, gradients, moments and a micro-batch, in 10^9 bytes."""
+    tokens_per_s: Measure = 0.0
+    """Of the whole model, if it had room for it."""
+    upload_mbps: Measure = 0.0
+    trips_ms: Annotated[tuple[tuple[ShortId, Milliseconds], ...], Field(max_length=MAX_TRIPS)] = ()
+    """The round trips that it has measured to other homes that look."""
+    gathers: Annotated[tuple[ShortId, ...], Field(max_length=MAX_GATHERED)] = ()
+    """The homes, in the order of their stages and itself first, of the cluster that it would lead."""
+    expects: Measure = 0.0
+    """Tokens per second of that cluster."""
+    leads: Flag = False
+    """It leads a cluster, which anybody may join: then only the next field counts."""
+    free: Count = 0
+    """How many homes its cluster lacks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,6 +207,9 @@ class PeerRecord:
     life: Count | None = None
     """When the process began that wrote this record, in microseconds of Unix time: so a peer can tell its own
     records from those of a copy of its folder. None from older clients."""
+
+    homes: SoughtHomes | None = None
+    """What it says if it looks for other homes, or leads a cluster that others may join."""
 
     def ways(self, author: str) -> tuple[str, ...]:
         """Where to dial the author, relays last."""

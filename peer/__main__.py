@@ -36,7 +36,7 @@ from dht.invite import parse_for, read_text, save_in
 from dht.process import bounding, die_with_parent, lock_directory
 from dht.reach.peer_store import PeerStore
 from peer.network.link.channel import LinkLost
-from peer.network.link.cluster_invite import parse_cluster, read_cluster_text, save_line
+from peer.network.link.cluster_invite import forget_found, parse_cluster, read_cluster_text, save_line
 from peer.network.link.handle import LeaveRequested, LinkProcess
 from peer.node.control import saved_settings
 from peer.node.control.server import Commands, ControlServer
@@ -110,6 +110,8 @@ def _join(args: argparse.Namespace) -> int:
     settings, invite = _settings(args), parse_for(args.dir, read_text(args.invite), time.time())
     with lock_directory(args.dir):
         kept = save_in(invite, args.dir)  # first: another run's folder is left as it is
+        if args.cluster or settings.stages:
+            forget_found(args.dir)
         if args.cluster:
             save_line(parse_cluster(read_cluster_text(args.cluster)), args.dir)
         PeerStore(args.dir / "peers.json").note_named(args.peer)

@@ -5,30 +5,35 @@ pretrained model.
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from contextlib import suppress
+from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 from dht.errors import Unreachable
+from peer.network.link.cluster_invite import keep_found
 from peer.network.link.handle import LeaveRequested, LinkProcess
 from peer.node.lifecycle.state import SPEC_TIMEOUT_S
 from peer.node.telemetry.reporter import Reporter
 from peer.schema import ipc
-from peer.schema.events import Event
+from peer.schema.events import AlertRaised, Event
+from peer.schema.settings import PeerSettings
 from peer.schema.spec import RunSpec
 from peer.schema.spec_fields import StartTable
 
+T = TypeVar("T")
 LOOK_S = 1.0
 """Whoever waits looks so often whether its owner wants it to leave."""
 
 
-def await_message(inbox: SimpleQueue[Any], session: Reporter, kind: type) -> None:
+def await_message(inbox: SimpleQueue[Any], session: Reporter, kind: type[T]) -> T:
     """What comes before goes to people. Raises what the link ended with, and LeaveRequested."""
     while not session.stopping:
         with suppress(Empty):
             item = inbox.get(timeout=LOOK_S)
             if isinstance(item, kind):
-                return
+                return item
             _tell(item, session)
     raise LeaveRequested
 
@@ -42,6 +47,25 @@ def _tell(item: object, session: Reporter) -> None:
             session.emit(Event.registry[name](**fields))
         case Exception():
             raise item
+
+
+def find_homes(
+    link: LinkProcess, inbox: SimpleQueue[Any], spec: RunSpec, me: str, settings: PeerSettings, directory: Path,
+    session: Reporter, avoid: Collection[str],
+) -> None:  # fmt: skip
+    """Find other homes with which this one can train the model, and keep its place among them on disk; the next link
+    goes there. `avoid`: homes that did not come before.
+
+    Raises LeaveRequested, what the link ended with, and BadInput if no device works."""
+    from peer.parallel.cluster.home_offer import measure_offer
+
+    mine = measure_offer(spec, settings, me)
+    session.say("JOINING", "looking for other homes: the model does not fit on this one alone")
+    link.send(ipc.LookForHomes(mine.memory_gb, mine.tokens_per_s, tuple(sorted(avoid))))
+    found = keep_found(directory, await_message(inbox, session, ipc.HomesFound))
+    role = "leads" if found.leads else "works in"
+    text = f"this home {role} a cluster of {len(found.order)} homes that found each other"
+    session.emit(AlertRaised(level="info", code="CLUSTER", text=text))
 
 
 def await_spec(inbox: SimpleQueue[Any], session: Reporter) -> str:

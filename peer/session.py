@@ -7,6 +7,7 @@ first, so that it loads hivemind while this process loads torch. The trainer wor
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -24,8 +25,9 @@ from dht.errors import DeviceLost, HomefiresError, Unreachable
 from peer.consensus.credit.round_credit import LocalCosts, summarize
 from peer.consensus.protocol.block import Block
 from peer.consensus.protocol.head import next_anchor
-from peer.handshake import await_spec, fetch_start_model
+from peer.handshake import await_spec, fetch_start_model, find_homes
 from peer.network.link.channel import LinkLost
+from peer.network.link.cluster_invite import forget_found, found_in, note_formed
 from peer.network.link.handle import LeaveRequested, LinkProcess
 from peer.node.lifecycle.inputs_effects import (
     Began,
@@ -69,7 +71,7 @@ from peer.node.limits.desired_state import Intent
 from peer.node.limits.enforcer import Throttle
 from peer.node.store import start_blob
 from peer.node.telemetry.reporter import Reporter
-from peer.parallel.cluster.home_suspicion import HomeSuspicion
+from peer.parallel.cluster.home_suspicion import HomesLacking, HomeSuspicion
 from peer.parallel.pipeline.home_group import HomeGone
 from peer.parallel.ranks.rank_group import RankLost
 from peer.parallel.ranks.roster import DeviceRoster
@@ -80,6 +82,7 @@ from peer.schema.ipc import AnyToTrainer
 from peer.schema.settings import PeerSettings
 from peer.schema.spec import RunSpec, parse
 from peer.startup import load_libraries, prepare, run_doctor, started
+from peer.tools.doctor.device_room import needs_others
 from peer.training.data.hub_access import close_hub
 
 if TYPE_CHECKING:
@@ -118,10 +121,21 @@ def join(link: LinkProcess, inbox: Inbox, me: str, settings: PeerSettings, direc
         close_hub()
     run_doctor(spec, directory, settings, session)
     roster, doubts, meet = DeviceRoster(time.monotonic), HomeSuspicion(), _has_met
+    seeks, absent = not link.is_of_cluster and needs_others(spec, settings), set[str]()
     while True:
         try:
+            if seeks:
+                meet(link, inbox, session)
+                find_homes(link, inbox, spec, me, settings, directory, session, absent)
+                _begin_link(link, inbox, session)
+                seeks, meet = False, _meet_again
             _live(link, inbox, spec, me, settings, directory, session, roster, doubts, meet)
             return
+        except HomesLacking as lacking:
+            seeks = True
+            absent |= set(lacking.missing)
+            forget_found(directory)
+            session.warn("CLUSTER", f"{lacking}; this home looks for others")
         except RankLost as lost:
             _note_lost(lost, link, session, roster)
         except HomeGone as gone:
@@ -161,6 +175,7 @@ def _live(
         session.emit(started(settings, me, ready, directory))
         if cluster is not None:
             session.emit(cluster.formed(ready.trainer.layer_names))
+            note_formed(directory)
         worker = begun.enter_context(closing(TrainerWorker(ready.trainer, ready.checkpoints, directory, session.warn)))
         if cluster is None:
             meet(link, inbox, session)
@@ -176,8 +191,11 @@ def _assembled(
     from peer.parallel.cluster.assembly import assemble, await_assignment, remember
     from peer.parallel.cluster.home import ClusterHome
 
-    if settings.stages > 1:
-        assignment = assemble(link.send, inbox, spec, me, settings, directory, session, doubts)
+    found = found_in(directory)
+    order = found.order if found is not None and found.leads and not settings.stages else ()
+    if settings.stages > 1 or order:
+        settings = dataclasses.replace(settings, stages=settings.stages or len(order))
+        assignment = assemble(link.send, inbox, spec, me, settings, directory, session, doubts, order)
     else:
         assignment = await_assignment(link.send, inbox, spec, me, settings, session)
 
@@ -305,6 +323,8 @@ class Session:
                 return LinkEnded(now, item)
             case ipc.HomesOffered() | ipc.StagesAssigned() | ipc.HomeLost():
                 return self._hear_cluster(item, now)
+            case ipc.HomesMissing():
+                return None  # said before they came
             case ipc.AskSubmit() if self.life.serves:
                 return None  # only its lead may
             case ipc.ToTrainer():
@@ -451,6 +471,8 @@ def heard(message: AnyToTrainer, now: float) -> LifeInput:
             | ipc.StagesAssigned()
             | ipc.HomeLost()
             | (ipc.StartBrought())
+            | ipc.HomesFound()
+            | ipc.HomesMissing()
         ):
             raise AssertionError("it does not come here")
         case _:

@@ -119,6 +119,16 @@ class SeekWork(ToLink, frozen=True):
     tokens_per_s: Figure
 
 
+class LookForHomes(ToLink, frozen=True):
+    """Said instead of Hello by a home that cannot hold the model alone: the link looks for others, and answers
+    HomesFound. The figures are as in `HomeOffer`."""
+
+    memory_gb: Figure
+    tokens_per_s: Figure
+    avoid: Members
+    """Homes that did not come to a cluster that was found before."""
+
+
 class AssignStages(ToLink, frozen=True):
     """Said by a lead: who trains what from now on."""
 
@@ -286,6 +296,22 @@ class HomesOffered(ToTrainer, frozen=True):
     homes: Annotated[tuple[HomeOffer, ...], Meta(max_length=256)]
 
 
+class HomesFound(ToTrainer, frozen=True):
+    """Homes have found each other: who leads, all of them in the order of their stages, and what they expect."""
+
+    lead: PeerId
+    order: Annotated[tuple[PeerId, ...], Meta(max_length=32)]
+    tokens_per_s: Figure
+    line: Text
+    """With which the others work in the lead's cluster; empty for the lead itself."""
+
+
+class HomesMissing(ToTrainer, frozen=True):
+    """Homes that found each other do not form a cluster, since these did not come in time."""
+
+    missing: Members
+
+
 class StagesAssigned(ToTrainer, frozen=True):
     """To a worker: who trains what from now on, by its lead's word."""
 
@@ -308,11 +334,12 @@ class LinkFailed(ToTrainer, frozen=True):
 
 AnyToLink = (
     OpenLink | ChangeLimits | Hello | ReportProgress | OfferContribution | PausedAt | StepsGoOn | StandsAt
-    | LossMeasured | Leave | AssignStages | LayersHeld | StartLooked | SeekWork
+    | LossMeasured | Leave | AssignStages | LayersHeld | StartLooked | SeekWork | LookForHomes
 )  # fmt: skip
 AnyToTrainer = (
     SpecText | Waiting | BeginAt | ReplayBlock | ResumeAt | BlockCommitted | AdoptSnapshot | InStep
     | AskSubmit | OthersSpeeds | ReportEvent | HomesOffered | StagesAssigned | HomeLost | LinkFailed | StartBrought
+    | HomesFound | HomesMissing
 )  # fmt: skip
 
 

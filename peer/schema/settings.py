@@ -22,6 +22,8 @@ SHARDINGS = ("auto", "replicated", "full", "hierarchical", "hybrid")
 """Words of `peer.planning.plan.sharding_strategy`, and `auto`, which chooses among them."""
 MOST_STAGES = 32
 COMPILE = ("auto", "yes", "no")
+AUTO = "auto"
+"""The word for 0 in `stages`."""
 ACTIVATIONS = ("int8", "bfloat16", "float32")
 """float32 is for tests: it computes what one home would."""
 MAX_PATH = 4096
@@ -63,8 +65,9 @@ class PeerSettings(StrictTable):
     """Whether blocks of the model are compiled by torch, one of COMPILE: auto, where a dry run finds them equal and
     faster (on a processor only in a run so long that it repays the compiling); yes, wherever they are equal; no."""
     stages: int = 0
-    """This peer leads a cluster of so many homes, itself among them, which train one copy of the model together; 0: it
-    trains alone, or works in somebody else's cluster."""
+    """This peer leads a cluster of so many homes, itself among them, which train one copy of the model together; 1: it
+    trains the whole model or nothing; 0, or `auto`: the whole model if its device holds it, else in a cluster of homes
+    that find each other. Whoever works in a friend's cluster has 0 or 1."""
     activations: str = "int8"
     """How a lead has values between the stages of its cluster sent: one of ACTIVATIONS."""
     threads: int = 0
@@ -182,13 +185,11 @@ def _check_sharding(sharding: str, devices: Sequence[str]) -> None:
 
 def _check_stages(stages: int, activations: str, devices: Sequence[str]) -> None:
     require(stages, "stages", low=0, high=MOST_STAGES)
-    if stages == 1:
-        raise BadSpec("stages is 1; a cluster has 2 homes or more, and 0 means none")
     if activations not in ACTIVATIONS:
         raise BadSpec(
             f"activations is {shortened(activations)}; use {', '.join(ACTIVATIONS[:-1])} or {ACTIVATIONS[-1]}"
         )
-    if stages and len(devices) > 1:
+    if stages > 1 and len(devices) > 1:
         raise BadSpec(f"stages is {stages}, and devices names {len(devices)}; a home of a cluster trains on one device")
 
 
@@ -214,6 +215,8 @@ def settings_of(table: Mapping[str, Any], source: str = "settings") -> PeerSetti
     several = {each.name for each in dataclasses.fields(PeerSettings) if isinstance(each.default, tuple)}
     named = {RENAMED.get(key, key): value for key, value in table.items()}
     whole = {key: _split(value) if key in several else value for key, value in named.items()}
+    if whole.get("stages") == AUTO:
+        whole["stages"] = 0
     return read(PeerSettings, whole, source)
 
 
@@ -336,8 +339,8 @@ GROUPS: Mapping[str, tuple[SettingInfo, ...]] = {
             example="auto, yes or no", at_start=True,
         ),
         SettingInfo(
-            "stages", "it leads a cluster of so many homes, which train one copy of the model together",
-            off="no cluster", example="2", at_start=True,
+            "stages", "it leads a cluster of so many homes; 1: it trains alone; auto: whichever its memory allows",
+            off="auto", example="auto, or 2", at_start=True,
         ),
         SettingInfo(
             "activations", "how values between the homes of its cluster are sent",

@@ -120,7 +120,7 @@ class RealSwarm(Swarm):
         super().__init__()
         self.directory = directory.resolve()
         founders = f"run.founders={peers - sum(worker < peers for worker in works_for or {})}"
-        self.spec = changed_spec(spec, (*(ENDLESS if endless else ()), *sets, founders))
+        self.spec = changed_spec(spec, (*(ENDLESS if endless else ()), founders, *sets))
         self.began_at = time.time()  # Unix
         self._inbox: queue.SimpleQueue[Printed | Strike] = queue.SimpleQueue()
         self._peers: list[_Peer] = []

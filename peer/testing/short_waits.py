@@ -29,7 +29,7 @@ def hurry(directory: Path) -> None:
     for name, value in json.loads(path.read_text()).items():
         module, _, constant = name.rpartition(".")
         owner = importlib.import_module(module)
-        assert isinstance(getattr(owner, constant, None), float), f"no such constant: {name}"
+        assert isinstance(getattr(owner, constant, None), float | int), f"no such constant: {name}"
         setattr(owner, constant, value)
 
 

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks import pipeline_lines, pipeline_placed, pipeline_wire
+from tests.benchmarks import pipeline_found, pipeline_lines, pipeline_placed, pipeline_wire
 from tests.benchmarks.overlap import say
 from tests.benchmarks.record import commit, machine, versions
 from tests.benchmarks.rows import Bar, markdown
@@ -44,6 +44,9 @@ PARTS = {
     ),
     "placed": Part(
         cases="ways", measure=pipeline_placed.compare, bars=pipeline_placed.bars_of, table=pipeline_placed.table_of
+    ),
+    "found": Part(
+        cases="ways", measure=pipeline_found.compare, bars=pipeline_found.bars_of, table=pipeline_found.table_of
     ),
 }  # fmt: skip
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.benchmarks import pipeline_lines, pipeline_placed, pipeline_wire
+from tests.benchmarks import pipeline_found, pipeline_lines, pipeline_placed, pipeline_wire
 from tests.benchmarks.__main__ import main
 from tests.benchmarks.pipeline import read
+from tests.benchmarks.pipeline_found import FoundHomes
 from tests.benchmarks.pipeline_lines import Flown
 from tests.benchmarks.pipeline_placed import Placed
 from tests.benchmarks.pipeline_wire import Learned
@@ -50,6 +51,21 @@ def test_placed_clusters_are_faster_and_as_fast_as_forecast(speed: float, met: l
         Placed(way="placed", homes=[], speeds=[speed], forecasts=[forecast]),
     ]
     assert [bar.met for bar in pipeline_placed.bars_of(read(False)["placed"], rows)] == met
+
+
+@pytest.mark.parametrize(("found", "met"), [(850.0, [True, True]), (840.0, [False, True]), (740.0, [False, False])])
+def test_homes_that_found_each_other_beside_the_best_and_random_ones(found: float, met: list[bool]) -> None:
+    speeds = {"found": [found], "exhaustion": [1000.0], "random": [200.0, 400.0]}
+    rows = [FoundHomes(way=way, homes=[], speeds=each) for way, each in speeds.items()]
+    assert [bar.met for bar in pipeline_found.bars_of(read(False)["found"], rows)] == met
+
+
+def test_six_homes_find_each_other_as_well_as_the_search_knows() -> None:
+    """Two clusters of three, and every home in one."""
+    town = pipeline_found.Town.of(read(False)["found"])
+    clusters = town.found()
+    assert sorted(map(len, clusters)) == [3, 3]
+    assert sorted(name for cluster in clusters for name in cluster) == sorted(town.offers)
 
 
 @pytest.mark.nightly

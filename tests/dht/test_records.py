@@ -24,9 +24,11 @@ from dht.records import (
     Malformed,
     PeerRecord,
     Record,
+    SoughtHomes,
     dht_key,
     is_current,
     pack,
+    short_id,
     sign_record,
     unpack,
     unpack_body,
@@ -186,6 +188,34 @@ def test_what_is_for_people_may_be_missing_and_is_left_out() -> None:
 def test_and_is_checked_if_it_is_there(name: str, value: Any) -> None:
     with pytest.raises(Malformed, match=name):
         PeerRecord.unpack(msgpack.packb(FIELDS | {name: value}))
+
+
+SOUGHT = SoughtHomes(
+    memory_gb=9.0, tokens_per_s=100.0, upload_mbps=20.0, trips_ms=((short_id("a"), 30),), gathers=(short_id("b"),),
+    expects=250.0, leads=True, free=1,
+)  # fmt: skip
+
+
+def test_what_a_home_says_that_looks_for_others_comes_back() -> None:
+    assert "homes" not in FIELDS, "records of other peers are as they always were"
+    told = replace(HEAD_BODY, homes=SOUGHT)
+    assert PeerRecord.unpack(told.pack()) == told
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("memory_gb", 1e10), ("memory_gb", -1.0), ("memory_gb", math.nan), ("tokens_per_s", math.inf),
+        ("tokens_per_s", "100"), ("upload_mbps", 1e300), ("trips_ms", [[b"x" * 8, 1]] * 17),
+        ("trips_ms", [[b"x" * 7, 1]]), ("trips_ms", [[b"x" * 8, -1]]), ("trips_ms", [[b"x" * 8, 60_001]]),
+        ("trips_ms", [[b"x" * 8]]), ("gathers", [b"x" * 8] * 33), ("gathers", [b"x" * 9]), ("gathers", ["x" * 8]),
+        ("expects", -1.0), ("leads", 1), ("free", -1), ("free", 2**63),
+    ],
+)  # fmt: skip
+def test_hostile_offers_of_homes_are_refused(name: str, value: Any) -> None:
+    body = FIELDS | {"homes": msgpack.unpackb(replace(HEAD_BODY, homes=SOUGHT).pack())["homes"] | {name: value}}
+    with pytest.raises(Malformed, match=f"homes.{name}"):
+        PeerRecord.unpack(msgpack.packb(body))
 
 
 def test_before_genesis_there_is_no_anchor_and_perhaps_no_state_yet() -> None:

@@ -33,9 +33,9 @@ from peer.parallel.autotune.cache import remember
 from peer.planning.plan.run_needs import needs_of
 from peer.schema.byte_text import format_bytes
 from peer.schema.events import AlertRaised, Event, PeerStateChanged
-from peer.schema.settings import PeerSettings
+from peer.schema.settings import PeerSettings, settings_of
 from peer.schema.spec import RunSpec, load
-from peer.schema.spec_fields import AdapterTable, StartTable
+from peer.schema.spec_fields import AdapterTable, AdmissionTable, StartTable
 from peer.startup import (
     Prepared,
     _wait_for,
@@ -49,7 +49,7 @@ from peer.startup import (
     run_doctor,
 )
 from peer.testing.child_process import BUSY, HANG_S
-from peer.tools.doctor.device_room import require_room, with_main_memory
+from peer.tools.doctor.device_room import needs_others, require_room, with_main_memory
 from peer.tools.doctor.verdict import quiet
 from peer.training.data.source import Source
 from peer.training.train import trainer as trainers
@@ -303,6 +303,45 @@ def test_a_peer_takes_layers_from_main_memory_where_its_device_could_never_hold_
     monkeypatch.setattr(device, "total_bytes", lambda chosen: 80 * GIB)
     main[0] = 256 * GIB
     assert not offloads(large, card)
+
+
+@pytest.mark.parametrize(
+    ("gib", "main_gib", "settings", "needs"),
+    [
+        (8, 16, {}, True),
+        (8, 16, {"stages": "auto"}, True),
+        (8, 16, {"stages": 1}, False),
+        (8, 16, {"stages": 3}, False),
+        (8, 16, {"offload": "yes"}, False),
+        (8, 256, {}, False),
+        (80, 16, {}, False),
+        (0, 256, {}, False),
+        (0, 8, {}, True),
+        (0, 256, {"memory_gb": 8}, True),
+        (0, 256, {"memory_gb": 0.6}, False),
+    ],
+)
+def test_a_home_looks_for_others_where_it_holds_the_model_in_no_way(
+    monkeypatch: pytest.MonkeyPatch, gib: int, main_gib: int, settings: dict[str, Any], *, needs: bool
+) -> None:
+    """A device of so much, or a processor (0), with so much main memory. It holds llama-1b in 25 GB, or with layers in
+    main memory; a peer without room for anything is left to wait."""
+    large, chosen = load("llama-1b"), torch.device("cuda" if gib else "cpu")
+    monkeypatch.setattr(processes, "available_bytes", lambda: main_gib * GIB)
+    monkeypatch.setattr(device, "total_bytes", lambda chosen: gib * GIB)
+    monkeypatch.setattr(device, "choose_devices", lambda wanted: (chosen,))
+    assert needs_others(large, settings_of(settings)) == needs
+
+
+def test_a_home_looks_for_nobody_in_a_run_for_invited_ones_or_with_a_model_that_cannot_be_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    large = load("llama-1b")
+    monkeypatch.setattr(processes, "available_bytes", lambda: 8 * GIB)
+    monkeypatch.setattr(device, "choose_devices", lambda wanted: (torch.device("cpu"),))
+    assert needs_others(large, PeerSettings())
+    assert not needs_others(replace(large, admission=AdmissionTable(policy="invited")), PeerSettings())
+    assert not needs_others(load("gpt2-small"), replace(PeerSettings(), memory_gb=1.0))
 
 
 def test_a_dry_run_may_use_main_memory_where_that_is_recommended(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

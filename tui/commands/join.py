@@ -40,7 +40,7 @@ class JoinCommand(PeerOptions, Command):
         str, Option("limit your peer's download, in megabits per second (default: no limit)", "MBPS")
     ] = ""
     cluster: Annotated[
-        str, Option("join the cluster of this line from `homefires cluster invite`, or of a file with it", "LINE")
+        str, Option("join a friend's cluster by the line from `homefires cluster invite`, or a file with it", "LINE")
     ] = ""
     """Empty: the cluster in which the peer was before, if any."""
     sets: Annotated[tuple[str, ...], Option(SETS, "KEY=VALUE", "--set")] = ()

@@ -172,7 +172,7 @@ def trainer_input(message: ipc.AnyToLink, now: float, header_of: Callable[[bytes
             return Applied(now, anchor, state)
         case ipc.OpenLink() | ipc.ChangeLimits() | ipc.Hello() | ipc.LossMeasured() | ipc.Leave():
             return None
-        case ipc.AssignStages() | ipc.LayersHeld() | ipc.StartLooked() | ipc.SeekWork():
+        case ipc.AssignStages() | ipc.LayersHeld() | ipc.StartLooked() | ipc.SeekWork() | ipc.LookForHomes():
             return None
         case _:
             assert_never(message)

@@ -1,7 +1,8 @@
 """A cluster invite: one line with which friends join a cluster. It holds the lead's peer id and a secret.
 
 `hfc1:` + base64url of msgpack [lead's peer id, secret]. Everybody with this line may train a stage of that cluster, so
-it is for friends. It is of no use without an invite of the run.
+it is for friends. It is of no use without an invite of the run. Homes that found each other pass the line by
+themselves, and keep beside it what they agreed on.
 """
 
 from __future__ import annotations
@@ -14,12 +15,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
+from typing import Annotated
 
 import msgpack
+import msgspec
+from msgspec import Meta, Struct
 
 from dht.atomic_files import write_atomic, write_exclusive
 from dht.errors import BadInvite
 from dht.identity import Identity, public_key_of
+from peer.schema.ipc import Figure, HomesFound, PeerId
 
 PREFIX = "hfc1:"
 SECRET_BYTES = 24
@@ -97,3 +102,64 @@ def saved_line(directory: Path) -> ClusterInvite | None:
     """The line with which the peer in this folder works in a cluster; None if it does not. Raises BadInvite."""
     path = directory / LINE_FILE
     return parse_cluster(read_cluster_text(str(path))) if path.exists() else None
+
+
+# ---- a cluster of homes that found each other ----
+
+FOUND_FILE = "cluster.found"
+"""In the folder of a home whose cluster was found."""
+ASSEMBLE_S = 300.0
+"""Homes that found each other form a cluster within this time, or look for others."""
+GONE_S = 1800.0
+"""A worker whose cluster stood before waits so long for its lead: its layers are on disk."""
+
+
+class FoundCluster(Struct, frozen=True, forbid_unknown_fields=True):
+    """As the homes agreed on it."""
+
+    lead: PeerId
+    order: Annotated[tuple[PeerId, ...], Meta(min_length=2, max_length=32)]
+    tokens_per_s: Figure
+    leads: bool
+    """Whether this home is the lead."""
+    is_formed: bool = False
+    """Whether it has trained together."""
+
+
+def found_in(directory: Path) -> FoundCluster | None:
+    """The cluster in which the peer in this folder has found a place; None without one, or for a damaged file: then it
+    looks for another."""
+    try:
+        return msgspec.msgpack.decode((directory / FOUND_FILE).read_bytes(), type=FoundCluster)
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def keep_found(directory: Path, found: HomesFound) -> FoundCluster:
+    """Have every start of this peer go to this cluster. Raises DiskFull, and BadInvite for a lead that gave another
+    cluster's line."""
+    if found.line:
+        save_line(parse_cluster(found.line), directory)
+    kept = FoundCluster(found.lead, found.order, found.tokens_per_s, leads=not found.line)
+    write_atomic(directory / FOUND_FILE, msgspec.msgpack.encode(kept))
+    return kept
+
+
+def note_formed(directory: Path) -> None:
+    """It trains together: now its homes wait for each other."""
+    found = found_in(directory)
+    if found is not None and not found.is_formed:
+        write_atomic(directory / FOUND_FILE, msgspec.msgpack.encode(msgspec.structs.replace(found, is_formed=True)))
+
+
+def forget_found(directory: Path) -> None:
+    """This peer has no place in a cluster that it found; a friend's line stays."""
+    found = found_in(directory)
+    if found is not None and not found.leads:
+        (directory / LINE_FILE).unlink(missing_ok=True)
+    (directory / FOUND_FILE).unlink(missing_ok=True)
+
+
+def patience_of(found: FoundCluster) -> float:
+    """The seconds for which a worker waits for a place."""
+    return GONE_S if found.is_formed else ASSEMBLE_S

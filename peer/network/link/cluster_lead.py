@@ -7,11 +7,22 @@ import time
 from dataclasses import dataclass
 
 from dht.node import Node
+from dht.records import MAX_MEASURE, SoughtHomes
 from dht.streams.rpc import RateLimit
 from peer.network.link.channel import LinkEnd
-from peer.network.link.cluster_invite import ClusterInvite
-from peer.network.link.cluster_messages import ASK, ClusterWord, OfferWork, pack_word, unpack_offer
-from peer.schema.ipc import Assignment, HomeLost, HomeOffer, HomesOffered
+from peer.network.link.cluster_invite import ASSEMBLE_S, ClusterInvite, FoundCluster
+from peer.network.link.discovery import Announcer
+from peer.schema.cluster_messages import (
+    ASK,
+    GATHER,
+    ClusterWord,
+    GatherWord,
+    OfferWork,
+    pack_gather,
+    pack_word,
+    unpack_offer,
+)
+from peer.schema.ipc import Assignment, HomeLost, HomeOffer, HomesMissing, HomesOffered
 
 LOOK_S = 1.0
 SILENT_S = 8.0
@@ -36,6 +47,15 @@ class Offers:
         self._told: tuple[HomeOffer, ...] | None = None
         self._assignment: Assignment | None = None
         node.answer(ASK, self.answer)
+
+    @property
+    def present(self) -> frozenset[str]:
+        """The homes that are here."""
+        return frozenset(self._present)
+
+    @property
+    def is_assigned(self) -> bool:
+        return self._assignment is not None
 
     def assigned(self, assignment: Assignment) -> None:
         """From now on tell this assignment to all of its homes."""
@@ -78,3 +98,30 @@ class Offers:
         """Homes that hold a stage and no longer answer."""
         if self._assignment is not None and self._assignment.of(peer) is not None:
             self._pipe.send(HomeLost(peer, why))
+
+
+class OpenPlaces:
+    """The part of a found cluster's lead that says on the board how many homes it lacks, and gives its line to
+    whoever asks: in a run that is open to all this cluster is, too."""
+
+    def __init__(
+        self, node: Node, pipe: LinkEnd, notices: Announcer, invite: ClusterInvite, found: FoundCluster, offers: Offers
+    ) -> None:
+        self._pipe, self._notices, self._invite = pipe, notices, invite
+        self._found, self._offers = found, offers
+        self._until = time.monotonic() + ASSEMBLE_S
+        node.answer(GATHER, self._answer)
+
+    async def _answer(self, peer: str, request: bytes) -> bytes | None:
+        return pack_gather(GatherWord(self._invite.text(), self._found.order))
+
+    def look(self) -> None:
+        """Say what is lacking now, and once if the cluster does not form."""
+        here, needed = self._offers.present, len(self._found.order) - 1
+        self._notices.homes.said = SoughtHomes(
+            leads=True, free=max(0, needed - len(here)), expects=min(self._found.tokens_per_s, MAX_MEASURE)
+        )
+        may_fail = not self._found.is_formed and not self._offers.is_assigned
+        if may_fail and time.monotonic() > self._until:
+            self._until = float("inf")
+            self._pipe.send(HomesMissing(tuple(peer for peer in self._found.order[1:] if peer not in here)))

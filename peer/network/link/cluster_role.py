@@ -20,8 +20,8 @@ from peer.consensus.protocol.rules import Rules
 from peer.consensus.rounds.driver import Driver, HomesPort, ReductionPort
 from peer.consensus.rounds.interface import DelegatesChanged
 from peer.network.link.channel import LinkEnd, LinkLost
-from peer.network.link.cluster_invite import ClusterInvite
-from peer.network.link.cluster_lead import LOOK_S, Offers
+from peer.network.link.cluster_invite import ClusterInvite, FoundCluster, patience_of
+from peer.network.link.cluster_lead import LOOK_S, Offers, OpenPlaces
 from peer.network.link.cluster_worker import WorkSeeker
 from peer.network.link.discovery import Announcer
 from peer.network.link.flow_channel import FlowLinkEnd
@@ -201,17 +201,21 @@ MakeRole = Callable[[Node, LinkEnd, Announcer], AbstractAsyncContextManager[Clus
 
 @asynccontextmanager
 async def leading(
-    node: Node, pipe: LinkEnd, notices: Announcer, *, invite: ClusterInvite, end: FlowLinkEnd
-) -> AsyncIterator[ClusterRole]:
-    """The role of a lead. An error beside it ends the block."""
+    node: Node, pipe: LinkEnd, notices: Announcer, *, invite: ClusterInvite, end: FlowLinkEnd,
+    found: FoundCluster | None = None,
+) -> AsyncIterator[ClusterRole]:  # fmt: skip
+    """The role of a lead; `found`: of a cluster of homes that found each other. An error beside it ends the block."""
     offers = Offers(node, pipe, invite)
     gate = FlowGate(node, end, invite, offers.lost)
     role = LeadRole(node, pipe, gate, offers.assigned)
+    places = None if found is None else OpenPlaces(node, pipe, notices, invite, found, offers)
     async with asyncio.TaskGroup() as tasks:
         running = [
             tasks.create_task(gate.follow()), tasks.create_task(_every(LOOK_S, offers.look)),
             tasks.create_task(_be_found(notices, role)),
         ]  # fmt: skip
+        if places is not None:
+            running.append(tasks.create_task(_every(LOOK_S, places.look)))
         try:
             yield role
         finally:
@@ -222,11 +226,13 @@ async def leading(
 
 @asynccontextmanager
 async def working(
-    node: Node, pipe: LinkEnd, notices: Announcer, *, invite: ClusterInvite, end: FlowLinkEnd, name: str
-) -> AsyncIterator[ClusterRole]:
-    """The role of a worker."""
+    node: Node, pipe: LinkEnd, notices: Announcer, *, invite: ClusterInvite, end: FlowLinkEnd, name: str,
+    found: FoundCluster | None = None,
+) -> AsyncIterator[ClusterRole]:  # fmt: skip
+    """The role of a worker; `found` as for `leading`."""
     gate = FlowGate(node, end, invite, lambda peer, why: pipe.send(ipc.HomeLost(peer, why)))
-    seeker = WorkSeeker(node, pipe, invite, name, notices.read_heads, gate.open)
+    patience_s = None if found is None else patience_of(found)
+    seeker = WorkSeeker(node, pipe, invite, name, notices.read_heads, gate.open, patience_s)
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(gate.follow()), tasks.create_task(seeker.follow())]
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 
 from dht.errors import Unreachable
@@ -10,8 +11,8 @@ from dht.node import Node
 from dht.records import PeerRecord
 from peer.network.link.channel import LinkEnd
 from peer.network.link.cluster_invite import ClusterInvite
-from peer.network.link.cluster_messages import ANSWER_BYTES, ASK, OfferWork, pack_offer, unpack_word
-from peer.schema.ipc import Assignment, HomeLost, SeekWork, StagesAssigned, Waiting
+from peer.schema.cluster_messages import ANSWER_BYTES, ASK, OfferWork, pack_offer, unpack_word
+from peer.schema.ipc import Assignment, HomeLost, HomesMissing, SeekWork, StagesAssigned, Waiting
 
 ASK_EVERY_S = 2.0
 ASK_S = 4.0
@@ -25,8 +26,11 @@ class WorkSeeker:
     def __init__(
         self, node: Node, pipe: LinkEnd, invite: ClusterInvite, name: str,
         read_heads: Callable[[], Awaitable[Mapping[str, PeerRecord]]], assigned: Callable[[Assignment], None],
+        patience_s: float | None = None,
     ) -> None:  # fmt: skip
-        """`assigned` is called with what it is to hold, whenever that changes."""
+        """`assigned` is called with what it is to hold, whenever that changes. After `patience_s` without anything to
+        hold the trainer is told so; None: it waits for its lead for ever."""
+        self._patience_s = patience_s
         self._node, self._pipe, self._invite, self._name = node, pipe, invite, name
         self._read_heads, self._assigned = read_heads, assigned
         self._seeks: SeekWork | None = None
@@ -40,8 +44,13 @@ class WorkSeeker:
 
     async def follow(self) -> None:
         await self._is_known.wait()
+        began_at = time.monotonic()
         while True:
             await self._ask()
+            waited_s = time.monotonic() - began_at
+            if self._patience_s is not None and not self._epoch and waited_s > self._patience_s:
+                self._pipe.send(HomesMissing((self._invite.lead,)))
+                self._patience_s = None
             await asyncio.sleep(ASK_EVERY_S)
 
     def _know(self, seek: SeekWork) -> None:

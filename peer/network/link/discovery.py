@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib.metadata import version
 
@@ -23,6 +23,7 @@ from dht.records import (
     MAX_RELAYS,
     PeerRecord,
     Record,
+    SoughtHomes,
     pack,
     sign_record,
 )
@@ -156,6 +157,13 @@ class TrainingFigures:
 NOTHING = TrainingFigures()
 
 
+@dataclass
+class HomesNotice:
+    """What this peer's record says about homes that it looks for; changed as that changes."""
+
+    said: SoughtHomes | None = None
+
+
 @cache
 def client_version() -> str:
     """The version of this client, as far as it fits into a HEAD."""
@@ -181,21 +189,25 @@ class Announcer:
     """The admission that I show now, in a run that asks for one."""
     relays: Callable[[], tuple[str, ...]] = tuple
     """Peer ids of the relays through which this peer can be dialled now."""
+    homes: HomesNotice = field(default_factory=HomesNotice)
     life: int = field(default_factory=lambda: round(1e6 * time.time()))
     """When this process began, in microseconds of Unix time: no other one has the same."""
 
     async def publish(self, head: Heartbeat, learning: TrainingFigures = NOTHING) -> None:
         addrs = self.addrs()
-        record = self._signed(head, learning, addrs)
-        most = len(addrs)
+        homes = self.homes.said
+        record = self._signed(head, learning, addrs, homes)
+        most, few = len(addrs), homes and replace(homes, trips_ms=())
         while (
             len(pack(record)) > MAX_RECORD_BYTES and most >= 0
         ):  # a long name and long addresses: others must hear of this peer
-            record = self._signed(head, NOTHING, addrs[:most])
+            record = self._signed(head, NOTHING, addrs[:most], few)
             most -= 1
         await self.board.publish(records.HEAD, record, records.HEAD_TTL_S)
 
-    def _signed(self, head: Heartbeat, learning: TrainingFigures, addrs: tuple[str, ...]) -> Record:
+    def _signed(
+        self, head: Heartbeat, learning: TrainingFigures, addrs: tuple[str, ...], homes: SoughtHomes | None
+    ) -> Record:
         # A record with any other value would be refused, and this peer not be seen.
         figures = {
             name: value for name, value in asdict(learning).items() if value is not None and 0 <= value <= MAX_MEASURE
@@ -204,7 +216,7 @@ class Announcer:
             run=self.run, anchor=head.anchor, round=head.round, weight=head.weight, state=head.state,
             ready=head.ready, tokens=head.tokens, steps=head.steps,
             leaving=head.leaving, name=self.name, version=client_version(),
-            addrs=addrs, admission=self.admission(), relays=self._relay_keys(), life=self.life,
+            addrs=addrs, homes=homes, admission=self.admission(), relays=self._relay_keys(), life=self.life,
             orders=self.guard.roster.orders.number or None if self.guard is not None else None, **figures,
         )  # fmt: skip
         return sign_record(self.identity, self.run, records.HEAD, body.pack(), time.time() + records.HEAD_TTL_S)

@@ -18,7 +18,7 @@ from typing import ClassVar, Self
 
 from dht import errors
 from peer.network.link.channel import LinkLost, TrainerEnd
-from peer.network.link.cluster_invite import saved_line
+from peer.network.link.cluster_invite import found_in, saved_line
 from peer.network.link.flow_channel import FlowEnd
 from peer.schema.ipc import AnyToTrainer, ChangeLimits, LinkFailed, LinkLimits, OpenLink, ToLink
 from peer.schema.settings import PeerSettings
@@ -55,14 +55,11 @@ class LinkProcess:
         ended: Callable[[Exception], None],
     ) -> None:
         self.directory, self._hear, self._ended = directory, hear, ended
-        line = saved_line(directory)
-        self.is_of_cluster = settings.stages > 1 or line is not None
+        self.is_of_cluster = False
         """Whether this peer leads several homes, or works for another."""
         self._flow: FlowEnd | None = None
-        self._open = partial(
-            OpenLink, invite, settings.name, settings.listen, stages=max(1, settings.stages),
-            cluster=line.text() if line is not None and settings.stages <= 1 else "",
-        )  # fmt: skip
+        self._invite, self._settings = invite, settings
+        self._take_place()
         self._limits = limits_of(settings)
         self._changing = threading.Lock()
         # A process has the niceness of the thread that starts it, and ends with it: this one stays, and at 0.
@@ -127,10 +124,21 @@ class LinkProcess:
             self._limits = limits
             self.send(ChangeLimits(limits))
 
+    def _take_place(self) -> None:
+        """What the folder and the settings say of this peer's place in a cluster."""
+        line, found, settings = saved_line(self.directory), found_in(self.directory), self._settings
+        stages = settings.stages or (len(found.order) if found is not None and found.leads else 0)
+        self.is_of_cluster = stages > 1 or line is not None
+        self._open = partial(
+            OpenLink, self._invite, settings.name, settings.listen, stages=max(1, stages),
+            cluster=line.text() if line is not None and stages <= 1 else "",
+        )  # fmt: skip
+
     def restart(self) -> None:
         """Start a new link in place of one that has ended: the run goes on from what is on disk. Messages of the old
         one are not delivered any more once this returns."""
         self.end()
+        self._take_place()
         self._start()
 
     def end(self) -> None:

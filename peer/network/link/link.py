@@ -46,7 +46,8 @@ from peer.consensus.protocol.layout import Part, cut, layer_sizes
 from peer.consensus.protocol.messages import Heartbeat
 from peer.consensus.protocol.rules import Rules
 from peer.network.link.channel import LinkEnd, LinkLost
-from peer.network.link.cluster_invite import issue_in, parse_cluster
+from peer.network.link.cluster_invite import found_in, issue_in, parse_cluster
+from peer.network.link.cluster_match import HomeMatcher
 from peer.network.link.cluster_role import ClusterRole, MakeRole, leading, working
 from peer.network.link.discovery import Announcer
 from peer.network.link.flow_channel import FlowLinkEnd
@@ -66,6 +67,7 @@ from peer.schema.ipc import (
     AdoptSnapshot,
     Hello,
     LinkFailed,
+    LookForHomes,
     OpenLink,
     ResumeAt,
     SpecText,
@@ -125,6 +127,10 @@ async def _take_part(
         if spec.start is not None:
             await _have_start(node, pipe, invite, notices, spec.start.digest, donor, executor)
         hello = await (pipe.receive() if role is None else role.until_hello())
+        if isinstance(hello, LookForHomes):
+            matcher = HomeMatcher(node, notices, spec, hello, issue_in(directory), lambda why: pipe.send(Waiting(why)))
+            pipe.send(await unless_left(pipe, matcher.find()))
+            hello = await pipe.receive()  # it ends this link: the next one has a place in the cluster
         if not isinstance(hello, Hello):
             raise LinkLost
         genesis = await _meet_founders(node, pipe, directory, invite, notices, hello, role, spec)
@@ -334,10 +340,10 @@ def _role_of(opening: OpenLink, directory: Path, flow_fd: int | None) -> MakeRol
     """What this link does in a cluster. Raises BadInvite, DiskFull."""
     if flow_fd is None:
         return None
+    end, found = FlowLinkEnd(socket.socket(fileno=flow_fd)), found_in(directory)
     if opening.stages > 1:
-        return partial(leading, invite=issue_in(directory), end=FlowLinkEnd(socket.socket(fileno=flow_fd)))
-    line = parse_cluster(opening.cluster)
-    return partial(working, invite=line, end=FlowLinkEnd(socket.socket(fileno=flow_fd)), name=opening.name)
+        return partial(leading, invite=issue_in(directory), end=end, found=found)
+    return partial(working, invite=parse_cluster(opening.cluster), end=end, name=opening.name, found=found)
 
 
 async def _join(

@@ -262,7 +262,7 @@ class Participation:
                         continue  # its lead offers, and says when no step follows
                 case ipc.StandsAt():
                     pass
-                case ipc.AssignStages() | ipc.LayersHeld() | ipc.StartLooked() | ipc.SeekWork():
+                case ipc.AssignStages() | ipc.LayersHeld() | ipc.StartLooked() | ipc.SeekWork() | ipc.LookForHomes():
                     raise LinkLost  # heard elsewhere, or said before
                 case _:
                     assert_never(message)

@@ -17,7 +17,7 @@ from dht.errors import BadInput
 from peer.network.link.handle import LeaveRequested
 from peer.node.telemetry.reporter import Reporter
 from peer.parallel.cluster.home_offer import measure_offer
-from peer.parallel.cluster.home_suspicion import HomeSuspicion
+from peer.parallel.cluster.home_suspicion import HomesLacking, HomeSuspicion
 from peer.parallel.pipeline.span_choice import Wire, choose_spans, has_room, require_blocks
 from peer.parallel.pipeline.stage_model import require_cuttable
 from peer.planning.placement.block_shares import BlockLayout
@@ -28,6 +28,7 @@ from peer.schema.ipc import (
     Assignment,
     AssignStages,
     HomeOffer,
+    HomesMissing,
     HomesOffered,
     ReportEvent,
     SeekWork,
@@ -52,15 +53,15 @@ LOOK_S = 1.0
 
 def assemble(
     send: Callable[[ToLink], None], inbox: SimpleQueue[Any], spec: RunSpec, me: str, settings: PeerSettings,
-    directory: Path, session: Reporter, doubts: HomeSuspicion,
+    directory: Path, session: Reporter, doubts: HomeSuspicion, order: Sequence[str] = (),
 ) -> Assignment:  # fmt: skip
     """For a lead: wait until `settings.stages` homes are here, itself included, and tell them which layers they
     hold.
 
     A home that held a stage before holds it again. If it is gone, it is replaced by a home that has kept its layers, or
     else by any other; `doubts` knows which homes are excluded. The first time, the homes hold the stages that are
-    fastest together. Raises the error with which a link ended, LeaveRequested, and BadInput if the model cannot be cut
-    for these homes.
+    fastest together, or those of the `order` in which they found each other. Raises the error with which a link ended,
+    LeaveRequested, HomesLacking, and BadInput if the model cannot be cut for these homes.
     """
     require_cuttable(spec)
     layout, before = layout_of(shape_of(spec)), _remembered(directory, me, settings)
@@ -74,7 +75,7 @@ def assemble(
         if table.enough_since is None:
             return None
         if before is None:
-            return table.dealt_first(mine, cast("Wire", settings.activations))
+            return table.dealt_first(mine, cast("Wire", settings.activations), order)
         chosen = doubts.chosen(table.present, settings.stages - 1)
         all_back = {holder.peer for holder in before.workers} <= {home.peer for home in chosen}
         if not all_back and time.monotonic() - table.enough_since < GRACE_S:
@@ -114,12 +115,12 @@ class _Table:
         if missing > 0:
             self._session.say("JOINING", f"waiting for {missing} more of the {self._stages} homes of this cluster")
 
-    def dealt_first(self, mine: HomeOffer, wire: Wire) -> Assignment | None:
+    def dealt_first(self, mine: HomeOffer, wire: Wire, order: Sequence[str]) -> Assignment | None:
         """The first assignment; None if the model does not fit on these homes together: more homes, or larger ones,
         may come."""
         homes, self.enough_since = [mine, *self.present], None
         try:
-            first = choose_spans(self._layout, homes, self._stages, next_epoch(), wire)
+            first = choose_spans(self._layout, homes, self._stages, next_epoch(), wire, order)
         except BadInput as error:
             why = f"waiting for other homes of this cluster: {error}"
             if why != self._session.why:
@@ -207,7 +208,7 @@ def await_assignment(
     session: Reporter,
 ) -> Assignment:  # fmt: skip
     """For a worker: offer this home to its lead, and wait for an assignment. Raises the error with which a link
-    ended, LeaveRequested, and BadInput if no device works."""
+    ended, LeaveRequested, HomesLacking, and BadInput if no device works."""
     mine = measure_offer(spec, settings, me)
     send(SeekWork(mine.memory_gb, mine.tokens_per_s))
     session.say("JOINING", "waiting for the lead of the cluster to say which layers are for this home")
@@ -224,6 +225,8 @@ def _hear(inbox: SimpleQueue[Any], session: Reporter, wanted: Callable[[object],
         match item:
             case Waiting(why):
                 session.say("JOINING", why)
+            case HomesMissing(missing):
+                raise HomesLacking(missing)
             case ReportEvent(name, fields):
                 session.emit(Event.registry[name](**fields))
             case Exception():

@@ -42,7 +42,12 @@ def _measured(spec: RunSpec, settings: PeerSettings) -> tuple[float, float]:
 def room_bytes(device: torch.device, settings: PeerSettings) -> float:
     """The bytes for parameters, gradients and moments. In main memory a round needs the same amount again: four
     numbers per parameter."""
-    allowed = settings.memory_gb * 1e9 or float("inf")
-    main = max(0.0, min(available_bytes(), allowed) - PROCESS_BYTES)
+    main = main_room_bytes(available_bytes(), settings)
     free = free_bytes(device)
     return min(free, main) if free else main / 2
+
+
+def main_room_bytes(available: float, settings: PeerSettings) -> float:
+    """The main memory that a peer may use for a model, of so much that is available."""
+    allowed = settings.memory_gb * 1e9 or float("inf")
+    return max(0.0, min(available, allowed) - PROCESS_BYTES)

@@ -8,6 +8,14 @@ from peer.parallel.pipeline.home_group import GarbageHome, HomeGone, SilentHome
 from peer.schema.ipc import HomeOffer
 
 
+class HomesLacking(Exception):
+    """Homes that found each other do not form a cluster: these did not come in time."""
+
+    def __init__(self, missing: Sequence[str]) -> None:
+        super().__init__(f"{len(missing)} of the homes that found each other did not come")
+        self.missing = tuple(missing)
+
+
 class HomeSuspicion:
     """A lead's suspicions, for the time of one process: a home that was repaired is trusted again after a restart of
     the lead."""

@@ -8,7 +8,14 @@ from collections.abc import Sequence
 from typing import Literal
 
 from dht.errors import BadInput
-from peer.planning.placement.block_shares import WIRE_BYTES, BlockLayout, StageHome, deal_blocks
+from peer.planning.placement.block_shares import (
+    WIRE_BYTES,
+    BlockLayout,
+    Dealing,
+    StageHome,
+    deal_blocks,
+    deal_in_order,
+)
 from peer.schema.ipc import Assignment, HomeOffer, StageHolder
 
 Wire = Literal["int8", "bfloat16", "float32"]
@@ -16,12 +23,16 @@ VALUE_BYTES = {"int8": WIRE_BYTES, "bfloat16": 2, "float32": 4}
 """The bytes of a value between two stages: see `peer.parallel.pipeline.activation_codec`."""
 
 
-def choose_spans(layout: BlockLayout, homes: Sequence[HomeOffer], stages: int, epoch: int, wire: Wire) -> Assignment:
+def choose_spans(
+    layout: BlockLayout, homes: Sequence[HomeOffer], stages: int, epoch: int, wire: Wire, order: Sequence[str] = ()
+) -> Assignment:
     """Assign whole blocks to `stages` of the homes, as `deal_blocks` deals them. The lead, the first of `homes`, gets
-    the first stage. There are no spares yet. Raises BadInput if the model does not fit, or has fewer blocks than
-    stages."""
+    the first stage. Homes that were found for an `order` of stages, in which round trips count, too, are dealt to in
+    that order if all are here. There are no spares yet. Raises BadInput if the model does not fit, or has fewer blocks
+    than stages."""
     require_blocks(layout, stages)
-    dealt = deal_blocks(layout, [_stage_home(home) for home in homes], stages, VALUE_BYTES[wire])
+    offered = [_stage_home(home) for home in homes]
+    dealt = _dealt_in(order, layout, homes, offered, wire) or deal_blocks(layout, offered, stages, VALUE_BYTES[wire])
     if dealt is None:
         whole = sum(layout.sizes) / 1e6
         raise BadInput(f"{len(homes)} homes have no room for the {whole:,.0f} M parameters in {stages} stages")
@@ -30,6 +41,15 @@ def choose_spans(layout: BlockLayout, homes: Sequence[HomeOffer], stages: int, e
     return Assignment(
         epoch, tuple(StageHolder(homes[home].peer, first, end - 1) for home, first, end in held), (), wire
     )  # fmt: skip
+
+
+def _dealt_in(
+    order: Sequence[str], layout: BlockLayout, homes: Sequence[HomeOffer], offered: Sequence[StageHome], wire: Wire
+) -> Dealing | None:
+    numbers = {home.peer: number for number, home in enumerate(homes)}
+    if not order or not set(order) <= numbers.keys():
+        return None
+    return deal_in_order(layout, offered, [numbers[peer] for peer in order], VALUE_BYTES[wire])
 
 
 def _stage_home(home: HomeOffer) -> StageHome:

@@ -115,6 +115,21 @@ def deal_blocks(
     )  # fmt: skip
 
 
+def deal_in_order(
+    layout: BlockLayout, homes: Sequence[StageHome], order: Sequence[int], value_bytes: float = WIRE_BYTES
+) -> Dealing | None:
+    """Deal whole blocks to these homes in this order, the lead first; None if the model does not fit."""
+    if not 1 <= len(order) <= len(layout.blocks):
+        return None
+    cuts, slowest_s = _DealingProblem.of(layout, homes, value_bytes).cuts_of(order)
+    if not math.isfinite(slowest_s):
+        return None
+    return Dealing(
+        order=tuple(order), starts=tuple(layout.cuts[cut] for cut in cuts),
+        tokens_per_s=1 / slowest_s if slowest_s > 0 else math.inf,
+    )  # fmt: skip
+
+
 def stage_room_bytes(layout: BlockLayout, stages: int) -> float:
     """The least memory with which `stages` homes alike can hold the model, whole blocks each; infinite if it has fewer
     blocks."""

@@ -4,7 +4,7 @@ no cluster."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -107,22 +107,39 @@ def smallest_cluster(
     return found
 
 
-def cluster_of(shape: ModelShape, spec: RunSpec, homes: Sequence[StageHome]) -> ClusterForecast | None:
+OneWay = Callable[[int, int], float]
+"""The seconds from one home of a sequence to another."""
+
+
+def _one_way_s(one: int, other: int) -> float:
+    return ONE_WAY_S
+
+
+def cluster_of(
+    shape: ModelShape, spec: RunSpec, homes: Sequence[StageHome], one_way_s: OneWay = _one_way_s
+) -> ClusterForecast | None:
     """The forecast for a cluster of all these homes, the first of which leads; None if the model does not fit."""
+    dealt = deal_blocks(layout_of(shape), homes, len(homes))
+    return None if dealt is None else forecast_of(shape, spec, homes, dealt, one_way_s)
+
+
+def forecast_of(
+    shape: ModelShape, spec: RunSpec, homes: Sequence[StageHome], dealt: Dealing, one_way_s: OneWay = _one_way_s
+) -> ClusterForecast:
+    """The forecast for a cluster of homes, the first of which leads, with layers as dealt."""
     layout = layout_of(shape)
-    dealt = deal_blocks(layout, homes, len(homes))
-    if dealt is None:
-        return None
     lead, last = homes[0], homes[dealt.order[-1]]
     tokens = spec.inner.sequences * spec.inner.accumulation * spec.model.context
     exchange_s = _passing_s(HALF_BYTES * layout.tied, lead) + _passing_s(WIRE_BYTES * layout.tied, last)
-    if len(homes) == 1:
+    if len(dealt.order) == 1:
         return ClusterForecast(homes=1, tokens_per_s=dealt.tokens_per_s)
-    step_s = flights_s(layout, spec, dealt, homes) + exchange_s
-    return ClusterForecast(homes=len(homes), tokens_per_s=tokens / step_s)
+    step_s = flights_s(layout, spec, dealt, homes, one_way_s) + exchange_s
+    return ClusterForecast(homes=len(dealt.order), tokens_per_s=tokens / step_s)
 
 
-def flights_s(layout: BlockLayout, spec: RunSpec, dealt: Dealing, homes: Sequence[StageHome]) -> float:
+def flights_s(
+    layout: BlockLayout, spec: RunSpec, dealt: Dealing, homes: Sequence[StageHome], one_way_s: OneWay = _one_way_s
+) -> float:
     """The seconds in which all flights of a step go through two stages or more, and back.
 
     A step is synchronous, so the pipeline fills and drains in each: T = Σ e + Σ c + (B − 1) · slowest (AMP,
@@ -136,7 +153,7 @@ def flights_s(layout: BlockLayout, spec: RunSpec, dealt: Dealing, homes: Sequenc
     computing_s = _computing_s(layout, tokens, dealt, homes)
     to_one_s = [_passing_s(flight_bytes, homes[home]) for home in dealt.order]
     passing_s = [to_one_s[0], *(2 * each_s for each_s in to_one_s[1:-1]), to_one_s[-1]]
-    around_s = sum(computing_s) + sum(passing_s) + 2 * ONE_WAY_S * (stages - 1)
+    around_s = sum(computing_s) + sum(passing_s) + 2 * sum(one_way_s(*pair) for pair in pairwise(dealt.order))
     at_once = FLIGHTS_PER_STAGE * stages + (stages - 1) * FLYING_BYTES // flight_bytes
     return around_s + (flights - 1) * max(*computing_s, *passing_s, around_s / at_once)
 

@@ -19,6 +19,7 @@ from peer.planning.plan.sharding_cost import (
     sharded_work,
 )
 from peer.planning.plan.sharding_strategy import Sharding, ShardingStrategy, strategies_of
+from peer.schema.settings import AUTO
 from peer.schema.spec import RunSpec
 
 GB = 1e9
@@ -135,8 +136,8 @@ UPLOAD_BPS = 20e6
 
 @dataclass(frozen=True, kw_only=True)
 class WayToTrain:
-    """A way to train where a device cannot hold the model. Layers from main memory are taken by a peer whose owner
-    chose nothing; a cluster needs other homes, and is never chosen automatically."""
+    """A way to train where a device cannot hold the model. A peer whose owner chose nothing takes layers from main
+    memory; if there is no room for them either, it looks for other homes in a run that is open to all."""
 
     setting: str
     """The setting, as `KEY=VALUE`."""
@@ -162,7 +163,9 @@ def ways_without_room(
         found.append(WayToTrain(setting=FROM_MAIN_MEMORY, words=words, tokens_per_s=aside.tokens_per_s))
     together = smallest_cluster(shape, spec, room_bytes, upload_bps)
     if together is not None:
-        words = f"a cluster of {together.homes} such homes, on lines of {upload_bps / 1e6:.0f} Mbit/s"
-        setting = f"stages={together.homes}"
+        finds = not found and spec.admission.policy == "open"
+        which = ", which find each other," if finds else ","
+        words = f"a cluster of {together.homes} such homes{which} on lines of {upload_bps / 1e6:.0f} Mbit/s"
+        setting = f"stages={AUTO if finds else together.homes}"
         found.append(WayToTrain(setting=setting, words=words, tokens_per_s=together.tokens_per_s))
     return tuple(sorted(found, key=lambda way: -way.tokens_per_s))

@@ -65,6 +65,47 @@ def ways_for(spec: RunSpec, room_bytes: float) -> Sequence[WayToTrain]:
     return ways_without_room(shape_of(spec), spec, room_bytes, available_bytes() - needs_of(spec, 0).main)
 
 
+def needs_others(spec: RunSpec, settings: PeerSettings) -> bool:
+    """Whether this home holds neither the whole model, with what its owner or `with_main_memory` chose, nor is told to
+    do something else than to look for others, and a run lets homes find each other: one that anybody may join, with a
+    model that can be cut. Raises BadInput if no device works."""
+    from peer.node.host.device import choose_devices
+    from peer.planning.plan.cluster_cost import no_cluster
+
+    if settings.stages or settings.offload or spec.admission.policy != "open" or no_cluster(spec):
+        return False
+    devices = choose_devices(settings.devices)
+    return len(devices) == 1 and not _holds(spec, settings, devices[0]) and _may_be_cut(spec)
+
+
+def _holds(spec: RunSpec, settings: PeerSettings, device: torch.device) -> bool:
+    """Whether the device, or its main memory, holds the whole model. On a processor that is told no figure, what an
+    owner allows and what is free count; a home that cannot offer even a stage is left to train as it can."""
+    from peer.node.host.device import total_bytes
+    from peer.node.host.processes import available_bytes
+    from peer.parallel.cluster.home_offer import main_room_bytes
+    from peer.planning.plan.home_cost import FROM_MAIN_MEMORY
+    from peer.planning.plan.run_needs import PROCESS_BYTES, needs_of
+
+    needs, whole = needs_of(spec, chain_bytes=0), total_bytes(device)
+    if whole:
+        return whole >= ENOUGH * needs.least_device or any(
+            way.setting == FROM_MAIN_MEMORY for way in ways_for(spec, whole)
+        )
+    room = main_room_bytes(available_bytes(), settings)
+    return room <= 0 or needs.least_device + needs.main - PROCESS_BYTES <= room
+
+
+def _may_be_cut(spec: RunSpec) -> bool:
+    from peer.parallel.pipeline.stage_model import require_cuttable
+
+    try:
+        require_cuttable(spec)
+    except BadInput:
+        return False
+    return True
+
+
 def with_main_memory(
     spec: RunSpec, settings: PeerSettings, device: torch.device, session: Reporter, *, again: bool
 ) -> PeerSettings:  # fmt: skip

@@ -23,9 +23,9 @@ from dht.node import NetworkConfig, open_node
 from peer.network.link.channel import LinkLost
 from peer.network.link.cluster_invite import SECRET_BYTES, ClusterInvite, issue_in, parse_cluster, save_line
 from peer.network.link.cluster_lead import Offers
-from peer.network.link.cluster_messages import OfferWork, pack_offer, unpack_word
 from peer.network.link.handle import LinkProcess
 from peer.schema import spec as specs
+from peer.schema.cluster_messages import OfferWork, pack_offer, unpack_word
 from peer.schema.ipc import (
     AnyToTrainer,
     Assignment,

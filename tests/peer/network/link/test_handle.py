@@ -15,10 +15,12 @@ import pytest
 from dht.errors import RunMismatch
 from peer.network.link import handle
 from peer.network.link.channel import LinkLost
+from peer.network.link.cluster_invite import issue_in, keep_found
 from peer.network.link.handle import LinkProcess
 from peer.schema.ipc import (
     AnyToTrainer,
     BeginAt,
+    HomesFound,
     InStep,
     Leave,
     LinkLimits,
@@ -154,7 +156,7 @@ def test_what_a_link_said_is_not_heard_once_another_has_taken_its_place(start: S
     inbox.waits.clear()
     assert inbox.waits.wait(HANG_S), "it is in the middle of a word"
     threading.Timer(0.5, inbox.may_hear.set).start()
-    link._open = lambda limits: handle.OpenLink("tells", "", (), limits, 1, "")  # type: ignore[assignment]
+    link._invite = "tells"
     link.restart()
     assert not reader.is_alive()
     while isinstance(said := inbox.next(), InStep):
@@ -237,3 +239,27 @@ def test_killing_leaves_no_process(start: Start, inbox: Inbox) -> None:
     assert isinstance(inbox.next(), LinkLost)
     link.close(never)
     assert not psutil.pid_exists(link._process.pid)
+
+
+def test_the_next_link_has_the_place_in_a_cluster_that_was_found_meanwhile(tmp_path: Path) -> None:
+    """As a lead of so many homes, or as a worker with the line; what the owner chose comes first."""
+    line = issue_in(tmp_path / "lead")
+    folders = {name: tmp_path / name for name in ("worker", "leads", "chosen")}
+    for folder in folders.values():
+        folder.mkdir()
+    order = (line.lead, "b", "c")
+    keep_found(folders["worker"], HomesFound(line.lead, order, 9.0, line.text()))
+    for name in ("leads", "chosen"):
+        keep_found(folders[name], HomesFound("me", order, 9.0, ""))
+
+    def opened(name: str, **chosen: int) -> handle.OpenLink:
+        link = LinkProcess.__new__(LinkProcess)
+        link.directory, link._invite, link._settings = folders[name], "invite", PeerSettings(**chosen)
+        link._take_place()
+        assert link.is_of_cluster == (link._open(LIMITS).stages > 1 or link._open(LIMITS).cluster != "")
+        return link._open(LIMITS)
+
+    assert (opened("worker").stages, opened("worker").cluster) == (1, line.text())
+    assert (opened("leads").stages, opened("leads").cluster) == (3, "")
+    assert opened("chosen", stages=1).stages == 1
+    assert opened("chosen", stages=2).stages == 2

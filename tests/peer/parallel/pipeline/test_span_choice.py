@@ -135,3 +135,19 @@ def test_the_least_useful_home_is_left_over() -> None:
 def test_more_stages_than_blocks_are_refused() -> None:
     with pytest.raises(BadInput, match="2 blocks cannot be trained by 3 homes"):
         require_blocks(layout(layers_of(2)), 3)
+
+
+def test_homes_that_found_an_order_hold_stages_in_it_if_all_are_here_and_fit() -> None:
+    """Round trips count in it, of which a lead knows nothing. Else stages are dealt as always."""
+    layers = layers_of(6)
+    homes = [offer("lead"), offer("a", 400.0), offer("b", 100.0), offer("c", 200.0)]
+    found = choose_spans(layout(layers), homes, 3, 1, "int8", ("lead", "b", "a"))
+    assert [name for name, _, _ in spans(found)] == ["lead", "b", "a"]
+    assert next(first for _, first, _ in spans(found)) == 0
+    assert spans(found)[-1][2] == len(layers) - 1
+    free = choose_spans(layout(layers), homes, 3, 1, "int8")
+    assert choose_spans(layout(layers), homes, 3, 1, "int8", ("lead", "b", "gone")) == free
+    small = [offer("lead"), offer("a", 400.0), offer("b", memory_gb=1e-9), offer("c", 200.0)]
+    assert "b" not in [
+        name for name, _, _ in spans(choose_spans(layout(layers), small, 3, 1, "int8", ("lead", "b", "a")))
+    ]

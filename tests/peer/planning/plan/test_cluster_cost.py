@@ -84,7 +84,7 @@ def test_an_8_b_model_on_cards_of_24_gb_takes_eight_homes() -> None:
     run = run_of("8 B")
     shape = shape_of(run)
     assert HELD_BYTES * shape.parameters <= 7 * 24e9
-    assert {way.setting for way in ways_without_room(shape, run, 24e9, 0.0)} == {"stages=8"}
+    assert {way.setting for way in ways_without_room(shape, run, 24e9, 0.0)} == {"stages=auto"}
     assert fewest_stages(shape, run, [24e9] * 7) is None
     assert fewest_stages(shape, run, [24e9] * 9) == 8
 
@@ -174,7 +174,8 @@ def test_tied_and_started_models_and_adapters_are_advised_clusters_that_form(nam
     shape = shape_of(run)
     room_bytes = room_of_stage(shape, run, 2)
     (advised,) = [way for way in ways_without_room(shape, run, room_bytes, 0.0) if way.setting.startswith("stages=")]
-    assert advised.setting == "stages=2"
+    assert advised.setting == "stages=auto"
+    assert advised.words.startswith("a cluster of 2 such homes, which find each other,")
     held = choose_spans(layout_of(shape), offers(2, room_bytes / 1e9), 2, 1, "int8")
     assert [number for stage in held.stages for number in stage.layers] == list(range(len(shape.layers)))
 

@@ -7,10 +7,14 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from peer.schema.ipc import Assignment, Count, Figure, Text
+from peer.schema.ipc import Assignment, Count, Figure, PeerId, Text
 
 ASK = "cluster"
 """The name of the question."""
+GATHER = "gather"
+"""The question for the line of a cluster that anybody may join."""
+PING = "home"
+"""The question by which homes that look for each other measure round trips."""
 ANSWER_BYTES = 1 << 16
 
 
@@ -34,8 +38,17 @@ class ClusterWord(Struct, frozen=True, forbid_unknown_fields=True):
     refused: Text = ""
 
 
+class GatherWord(Struct, frozen=True, forbid_unknown_fields=True):
+    """A lead's answer to a home that asks to work in the cluster that it gathers, or leads: the line, or empty while
+    others are awaited."""
+
+    line: Annotated[str, Meta(max_length=512)]
+    order: Annotated[tuple[PeerId, ...], Meta(max_length=32)]
+
+
 _encoder = msgspec.msgpack.Encoder()
 _offers: msgspec.msgpack.Decoder[OfferWork] = msgspec.msgpack.Decoder(OfferWork)
+_gathers: msgspec.msgpack.Decoder[GatherWord] = msgspec.msgpack.Decoder(GatherWord)
 _words: msgspec.msgpack.Decoder[ClusterWord] = msgspec.msgpack.Decoder(ClusterWord)
 
 
@@ -45,6 +58,15 @@ def pack_offer(offer: OfferWork) -> bytes:
 
 def pack_word(word: ClusterWord) -> bytes:
     return _encoder.encode(word)
+
+
+def pack_gather(word: GatherWord) -> bytes:
+    return _encoder.encode(word)
+
+
+def unpack_gather(packed: bytes) -> GatherWord:
+    """Raises ValueError."""
+    return _gathers.decode(packed)
 
 
 def unpack_offer(packed: bytes) -> OfferWork:
