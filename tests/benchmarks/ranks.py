@@ -24,9 +24,8 @@ from peer.planning.plan.model_shape import shape_of
 from peer.planning.plan.sharding_cost import RanksProfile, ShardedCost, ShardedWork, sharded_cost, sharded_work
 from peer.planning.plan.sharding_strategy import strategies_of
 from peer.schema.model_layers import FLOAT32_BYTES
-from tests.benchmarks.overlap import say
 from tests.benchmarks.ranks_crew import RanksCase, RanksTimes, measure
-from tests.benchmarks.record import commit, machine, versions
+from tests.benchmarks.record import commit, machine, say, versions
 from tests.benchmarks.rows import Bar, markdown
 
 MOST_ERROR = 0.10
