@@ -57,13 +57,13 @@ class PacedDevice(StageDevice):
         self._forward_s = forward_s
         register_multi_grad_hook(self._parameters, lambda _: rest_until(self._until))  # runs when backward is done
 
-    def _computed(self, entering: Tensor, tokens_BT: Tensor, number: int) -> Tensor:
+    def _computed(self, entering: Tensor, tokens_BT: Tensor, number: int, *, measures: bool = False) -> Tensor:
         with self._paced():
-            return super()._computed(entering, tokens_BT, number)
+            return super()._computed(entering, tokens_BT, number, measures=measures)
 
-    def _loss_of(self, entering: Tensor, tokens_BT: Tensor, number: int) -> Tensor:
+    def _loss_of(self, entering: Tensor, tokens_BT: Tensor, number: int, *, measures: bool = False) -> Tensor:
         with self._paced():
-            return super()._loss_of(entering, tokens_BT, number)
+            return super()._loss_of(entering, tokens_BT, number, measures=measures)
 
     @contextmanager
     def _paced(self) -> Iterator[None]:
