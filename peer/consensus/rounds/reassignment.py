@@ -25,7 +25,7 @@ ORDERS_MOST = 2
 ROOM_BYTES = 16 << 20
 """What a member keeps for repairs, or two contributions if that is more."""
 Early = tuple[tuple[str, PartData | MeanData], ...]
-"""What came before its START or REDO, and of whom."""
+"""What came before its Start or Reassign, and of whom."""
 
 
 # ---- in either attempt ----

@@ -171,9 +171,7 @@ class MemoryFootprint:
         return self.device_bytes + self.anchor_bytes + self.encoded_bytes
 
 
-def peak_of(
-    shape: ModelShape, spec: RunSpec, sequences: int, *, bfloat16: bool | None = None, rung: Rung = PLAIN
-) -> Peak:
+def peak_of(shape: ModelShape, spec: RunSpec, sequences: int, *, bfloat16: bool | None, rung: Rung = PLAIN) -> Peak:
     """With micro-batches of so many sequences. Where the spec leaves the precision to the device and nobody says which,
     float32 is assumed, which takes more."""
     return peak(
