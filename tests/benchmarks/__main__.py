@@ -29,14 +29,13 @@ from tests.benchmarks import (
     placement,
     prediction,
     quality,
-    ranks,
     simulate,
     spikes,
 )
 
 BENCHMARKS = (
     quality, methods, chaos, attacks, spikes, honest, penalties, parity, placement, allreduce, links, churn,
-    prediction, simulate, fuzz, cuda, obeyed, busy, memory, fields, gathers, ranks, pipeline,
+    prediction, simulate, fuzz, cuda, obeyed, busy, memory, fields, gathers, pipeline,
 )  # fmt: skip
 
 
