@@ -219,6 +219,12 @@ def weights(swarm: SwarmState, peer: str) -> list[Point]:
     ]
 
 
+def mean_weight(swarm: SwarmState, peer: str) -> float | None:
+    """Its mean share of the remembered rounds, also of those without it: the means of all peers add up to 1."""
+    told = [round for round in swarm.history if round.weights]
+    return sum(round.weights.get(peer, 0) for round in told) / WEIGHT_ONE / len(told) if told else None
+
+
 def token_share(swarm: SwarmState, peer: PeerView) -> float | None:
     """A peer's share of all tokens that rounds counted."""
     return peer.tokens / swarm.tokens if swarm.tokens else None

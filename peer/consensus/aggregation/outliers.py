@@ -38,9 +38,9 @@ class ScreenedLayer:
     """z of each member by its own history; None where that decides nothing yet."""
     standing: tuple[int, ...] = ()
     """Members with a norm that was not refused."""
-    unmeasured: tuple[int, ...] = ()
+    unmeasured: tuple[int, ...]
     """Members that count and of which nothing was measured here."""
-    newcomers: frozenset[int] = frozenset()
+    newcomers: frozenset[int]
     """Members that say nothing about what is usual."""
 
     @property
