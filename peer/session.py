@@ -117,15 +117,15 @@ def join(link: LinkProcess, inbox: Inbox, me: str, settings: PeerSettings, direc
     if not spec.uses_hub:
         close_hub()
     run_doctor(spec, directory, settings, session)
-    roster, doubts, meet = DeviceRoster(time.monotonic), HomeSuspicion(), _has_met
+    roster, suspicion, meet = DeviceRoster(time.monotonic), HomeSuspicion(), _has_met
     while True:
         try:
-            _live(link, inbox, spec, me, settings, directory, session, roster, doubts, meet)
+            _live(link, inbox, spec, me, settings, directory, session, roster, suspicion, meet)
             return
         except RankLost as lost:
             _note_lost(lost, link, session, roster)
         except HomeGone as gone:
-            _note_gone(gone, session, doubts)
+            _note_gone(gone, session, suspicion)
         _begin_link(link, inbox, session)  # while the ranks begin
         meet = _meet_again
 
@@ -139,7 +139,7 @@ def _live(
     directory: Path,
     session: Reporter,
     roster: DeviceRoster,
-    doubts: HomeSuspicion,
+    suspicion: HomeSuspicion,
     meet: Callable[[LinkProcess, Inbox, Reporter], None],
 ) -> None:
     """One life, from what is on disk to its end. Raises RankLost and HomeGone, and then nothing of it goes on."""
@@ -149,7 +149,7 @@ def _live(
         cluster = None
         if link.is_of_cluster:
             meet(link, inbox, session)  # first: only then the others can be asked
-            assembled = _assembled(link, inbox, spec, me, settings, directory, session, doubts)
+            assembled = _assembled(link, inbox, spec, me, settings, directory, session, suspicion)
             cluster = begun.enter_context(closing(assembled))
         session.building = True
         try:
@@ -170,14 +170,14 @@ def _live(
 
 def _assembled(
     link: LinkProcess, inbox: Inbox, spec: RunSpec, me: str, settings: PeerSettings, directory: Path,
-    session: Reporter, doubts: HomeSuspicion,
+    session: Reporter, suspicion: HomeSuspicion,
 ) -> ClusterHome:  # fmt: skip
     """This home in its cluster, once that is whole. Raises what the link ended with, LeaveRequested and BadInput."""
     from peer.parallel.cluster.assembly import assemble, await_assignment, remember
     from peer.parallel.cluster.home import ClusterHome
 
     if settings.stages > 1:
-        assignment = assemble(link.send, inbox, spec, me, settings, directory, session, doubts)
+        assignment = assemble(link.send, inbox, spec, me, settings, directory, session, suspicion)
     else:
         assignment = await_assignment(link.send, inbox, spec, me, settings, session)
 
@@ -185,7 +185,7 @@ def _assembled(
         inbox.put(SubmitAsked)
 
     contributions, changed = directory / "contributions", partial(remember, directory)
-    return ClusterHome(assignment, me, link.flow, contributions, ask_submit, changed, doubts)
+    return ClusterHome(assignment, me, link.flow, contributions, ask_submit, changed, suspicion)
 
 
 def _note_lost(lost: RankLost, link: LinkProcess, session: Reporter, roster: DeviceRoster) -> None:
@@ -201,11 +201,11 @@ def _note_lost(lost: RankLost, link: LinkProcess, session: Reporter, roster: Dev
     session.warn("RANK", f"{lost}; {why}, from the newest checkpoint; what was submitted stays")
 
 
-def _note_gone(gone: HomeGone, session: Reporter, doubts: HomeSuspicion) -> None:
+def _note_gone(gone: HomeGone, session: Reporter, suspicion: HomeSuspicion) -> None:
     """Say how a cluster goes on. Raises LeaveRequested where this peer was about to leave."""
     if session.stopping:
         raise LeaveRequested from gone
-    text = "; ".join(said for said in (str(gone), doubts.note(gone)) if said)
+    text = "; ".join(said for said in (str(gone), suspicion.note(gone)) if said)
     text = f"{text}; this peer goes on from its newest checkpoint as soon as its cluster is whole"
     session.warn("CLUSTER", f"{text}; what was submitted stays")
 
