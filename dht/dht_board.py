@@ -126,10 +126,10 @@ def _lot(peer: str, hour: int) -> bytes:
 class DhtBoard:
     """The contract of `dht.board.Board` on hivemind's DHT."""
 
-    def __init__(self, dht_node: Any, run: bytes, places: Places | None = None) -> None:
+    def __init__(self, dht_node: Any, run: bytes, places: Places) -> None:
         self._dht = dht_node
         self._run = run
-        self.places = places or Places()
+        self.places = places
 
     async def meet(self, peer_id: str) -> None:
         """Add a connected node to the routing table; one that does not answer is left out."""

@@ -57,11 +57,11 @@ class Invite:
     """Peer id that signed the invite and will sign the genesis."""
     addrs: tuple[str, ...]
     """Where to dial first, each with /p2p/…"""
-    token: bytes | None = None
+    token: bytes | None
     """In a run that asks for an admission, the organiser's node admits a peer that shows this token."""
-    once: bool = False
+    once: bool
     """The token admits only the first peer that shows it."""
-    expires: float | None = None
+    expires: float | None
     checkpoint: tuple[int, bytes] | None = None
     """Round and anchor of the newest checkpoint that the organiser had signed: a newcomer believes no older one."""
     text: str = field(default="", compare=False, repr=False)

@@ -120,7 +120,7 @@ def join(link: LinkProcess, inbox: Inbox, me: str, settings: PeerSettings, direc
     if not spec.uses_hub:
         close_hub()
     run_doctor(spec, directory, settings, session)
-    roster, doubts, meet = DeviceRoster(time.monotonic), HomeSuspicion(), _has_met
+    roster, suspicion, meet = DeviceRoster(time.monotonic), HomeSuspicion(), _has_met
     seeks, absent = not link.is_of_cluster and needs_others(spec, settings), set[str]()
     while True:
         try:
@@ -129,7 +129,7 @@ def join(link: LinkProcess, inbox: Inbox, me: str, settings: PeerSettings, direc
                 find_homes(link, inbox, spec, me, settings, directory, session, absent)
                 _begin_link(link, inbox, session)
                 seeks, meet = False, _meet_again
-            _live(link, inbox, spec, me, settings, directory, session, roster, doubts, meet)
+            _live(link, inbox, spec, me, settings, directory, session, roster, suspicion, meet)
             return
         except HomesLacking as lacking:
             seeks = True
@@ -139,7 +139,7 @@ def join(link: LinkProcess, inbox: Inbox, me: str, settings: PeerSettings, direc
         except RankLost as lost:
             _note_lost(lost, link, session, roster)
         except HomeGone as gone:
-            _note_gone(gone, session, doubts)
+            _note_gone(gone, session, suspicion)
         _begin_link(link, inbox, session)  # while the ranks begin
         meet = _meet_again
 
@@ -153,7 +153,7 @@ def _live(
     directory: Path,
     session: Reporter,
     roster: DeviceRoster,
-    doubts: HomeSuspicion,
+    suspicion: HomeSuspicion,
     meet: Callable[[LinkProcess, Inbox, Reporter], None],
 ) -> None:
     """One life, from what is on disk to its end. Raises RankLost and HomeGone, and then nothing of it goes on."""
@@ -163,7 +163,7 @@ def _live(
         cluster = None
         if link.is_of_cluster:
             meet(link, inbox, session)  # first: only then the others can be asked
-            assembled = _assembled(link, inbox, spec, me, settings, directory, session, doubts)
+            assembled = _assembled(link, inbox, spec, me, settings, directory, session, suspicion)
             cluster = begun.enter_context(closing(assembled))
         session.building = True
         try:
@@ -185,7 +185,7 @@ def _live(
 
 def _assembled(
     link: LinkProcess, inbox: Inbox, spec: RunSpec, me: str, settings: PeerSettings, directory: Path,
-    session: Reporter, doubts: HomeSuspicion,
+    session: Reporter, suspicion: HomeSuspicion,
 ) -> ClusterHome:  # fmt: skip
     """This home in its cluster, once that is whole. Raises what the link ended with, LeaveRequested and BadInput."""
     from peer.parallel.cluster.assembly import assemble, await_assignment, remember
@@ -195,7 +195,7 @@ def _assembled(
     order = found.order if found is not None and found.leads and not settings.stages else ()
     if settings.stages > 1 or order:
         settings = dataclasses.replace(settings, stages=settings.stages or len(order))
-        assignment = assemble(link.send, inbox, spec, me, settings, directory, session, doubts, order)
+        assignment = assemble(link.send, inbox, spec, me, settings, directory, session, suspicion, order)
     else:
         assignment = await_assignment(link.send, inbox, spec, me, settings, session)
 
@@ -203,7 +203,7 @@ def _assembled(
         inbox.put(SubmitAsked)
 
     contributions, changed = directory / "contributions", partial(remember, directory)
-    return ClusterHome(assignment, me, link.flow, contributions, ask_submit, changed, doubts)
+    return ClusterHome(assignment, me, link.flow, contributions, ask_submit, changed, suspicion)
 
 
 def _note_lost(lost: RankLost, link: LinkProcess, session: Reporter, roster: DeviceRoster) -> None:
@@ -219,11 +219,11 @@ def _note_lost(lost: RankLost, link: LinkProcess, session: Reporter, roster: Dev
     session.warn("RANK", f"{lost}; {why}, from the newest checkpoint; what was submitted stays")
 
 
-def _note_gone(gone: HomeGone, session: Reporter, doubts: HomeSuspicion) -> None:
+def _note_gone(gone: HomeGone, session: Reporter, suspicion: HomeSuspicion) -> None:
     """Say how a cluster goes on. Raises LeaveRequested where this peer was about to leave."""
     if session.stopping:
         raise LeaveRequested from gone
-    text = "; ".join(said for said in (str(gone), doubts.note(gone)) if said)
+    text = "; ".join(said for said in (str(gone), suspicion.note(gone)) if said)
     text = f"{text}; this peer goes on from its newest checkpoint as soon as its cluster is whole"
     session.warn("CLUSTER", f"{text}; what was submitted stays")
 

@@ -57,7 +57,7 @@ class Private:
     """Private keys, as raw bytes."""
 
     @classmethod
-    def of_this_machine(cls, keys: Iterable[bytes] = ()) -> Private:
+    def of_this_machine(cls, keys: Iterable[bytes]) -> Private:
         """This machine's host names, the names of its user and home folder, and these keys."""
         hosts = {socket.gethostname(), platform.node(), socket.gethostname().partition(".")[0]}
         with suppress(OSError):

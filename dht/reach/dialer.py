@@ -56,7 +56,7 @@ async def dial_any(daemon: Daemon, addresses: Sequence[str], timeout_s: float) -
 
 async def keep_dialling(
     daemon: Daemon, meet: Meet, bootstrap: Sequence[str], earlier: Sequence[str], timeout_s: float,
-    look_after: Sequence[LookAfter] = (),
+    look_after: Sequence[LookAfter],
 ) -> None:  # fmt: skip
     """Dial a bootstrap node again that was away, since after its restart it knows nobody; and in turn the peers of
     an earlier life, since without bootstrap nodes two peers that started apart find each other only so. Each time

@@ -60,10 +60,10 @@ class FlowStreams:
     """The ways of one node. Frames are accepted only from admitted peers; all others get no answer."""
 
     def __init__(
-        self, daemon: Daemon, protocol: str, spawn: Spawn, limits: FlowLimits | None = None, *,
+        self, daemon: Daemon, protocol: str, spawn: Spawn, *,
         upload: Shaper, download: Shaper, tally: TrafficCounter, lets_in: Callable[[str], Awaitable[bool]],
     ) -> None:  # fmt: skip
-        self.limits = limits or FlowLimits()
+        self.limits = FlowLimits()
         self.upload, self.download, self.tally = upload, download, tally
         self._daemon, self._protocol, self._spawn, self._lets_in = daemon, protocol, spawn, lets_in
         self._ways: dict[str, _Way] = {}

@@ -373,7 +373,7 @@ class AggregationTable(StrictTable):
     rejections: Annotated[int, Bounds(1, 255)] = 3
     """After so many refusals in a row a peer's usual norm is learned anew."""
     cooldown_rounds: Annotated[int, Bounds(1, 1000)] = 8
-    """Rounds for which a peer that was caught lying reduces nothing and counts nothing."""
+    """Rounds for which a peer that is convicted of a lie reduces nothing and counts nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,39 +9,33 @@ from types import FrameType
 
 from peer.node.host.threads import sleep_while_waiting
 from tests.benchmarks import (
-    adapters,
     allreduce,
     attacks,
     busy,
     chaos,
     churn,
     cuda,
-    dashboard,
     fields,
     fuzz,
     gathers,
     honest,
-    join,
     links,
     memory,
     methods,
     obeyed,
-    overlap,
     parity,
     penalties,
     pipeline,
     placement,
     prediction,
     quality,
-    ranks,
     simulate,
     spikes,
 )
 
 BENCHMARKS = (
-    quality, methods, join, chaos, attacks, spikes, honest, penalties, overlap,
-    parity, placement, dashboard, allreduce, links, churn, prediction, simulate, fuzz,
-    cuda, obeyed, busy, memory, fields, gathers, ranks, pipeline, adapters,
+    quality, methods, chaos, attacks, spikes, honest, penalties, parity, placement, allreduce, links, churn,
+    prediction, simulate, fuzz, cuda, obeyed, busy, memory, fields, gathers, pipeline,
 )  # fmt: skip
 
 

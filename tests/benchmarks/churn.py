@@ -26,8 +26,7 @@ from tests.benchmarks import churn_report
 from tests.benchmarks.churn_figures import Kept, acts_of
 from tests.benchmarks.churn_runs import run_ours, run_rival
 from tests.benchmarks.links_plan import SPEC
-from tests.benchmarks.overlap import say
-from tests.benchmarks.record import commit, machine, versions
+from tests.benchmarks.record import commit, machine, say, versions
 
 PLAN = Path(__file__).with_name("churn_plan.toml")
 OURS, RIVAL = "ours", "blocking DiLoCo"

@@ -16,9 +16,8 @@ from peer.schema.events import AlertRaised, RoundCommitted, RoundStarted
 from peer.schema.spec import RunSpec, load
 from tests.benchmarks.anchors import HeldOut
 from tests.benchmarks.churn_figures import Act, Kept, peer_seconds
-from tests.benchmarks.links_ours import BEGIN_S, SHAPERS, times_of, tokens_between
+from tests.benchmarks.links_ours import BEGIN_S, SHAPERS, commits_of, step_tokens, times_of, tokens_between
 from tests.benchmarks.links_plan import machine_share
-from tests.benchmarks.overlap import commits_of, step_tokens
 from tests.benchmarks.placed import PlacedSwarm, identity_of
 from tests.benchmarks.rivals.group import RivalGroup, told
 from tests.benchmarks.rivals.lines import Lines, open_lines

@@ -24,8 +24,7 @@ from tests.benchmarks.links_figures import Ran
 from tests.benchmarks.links_ours import measure_ours
 from tests.benchmarks.links_plan import SPEC, Plan
 from tests.benchmarks.links_rivals import measure_ddp, measure_diloco
-from tests.benchmarks.overlap import say
-from tests.benchmarks.record import commit, machine, versions
+from tests.benchmarks.record import commit, machine, say, versions
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 
 import psutil
 
-from peer.schema.events import EventLine, PhaseEntered, RoundCommitted, RoundStarted
+from peer.schema.events import EventLine, InnerProgressed, PhaseEntered, RoundCommitted, RoundStarted
+from peer.schema.spec import RunSpec
 from tests.benchmarks.anchors import HeldOut
 from tests.benchmarks.links_figures import Point, Ran, Shares
 from tests.benchmarks.links_plan import Plan, machine_share
-from tests.benchmarks.overlap import commits_of, progress_of, step_tokens
 from tests.benchmarks.placed import PlacedSwarm
 from tests.benchmarks.rivals.lines import Lines, open_lines
 
@@ -75,6 +75,16 @@ def _sent(
 # ---- from lines to figures ----
 
 
+def step_tokens(spec: RunSpec) -> int:
+    """Tokens of an inner step."""
+    return spec.inner.accumulation * spec.inner.sequences * spec.model.context
+
+
+def commits_of(told: Sequence[EventLine]) -> dict[int, EventLine]:
+    """The lines that told of commits, by the round."""
+    return {line.event.round: line for line in told if isinstance(line.event, RoundCommitted)}
+
+
 def times_of(peers: Sequence[Sequence[EventLine]], rounds: int) -> tuple[float, list[float]]:
     """(when training began, when the last peer had each anchor), Unix times."""
     began = min(line.t for told in peers for line in told if isinstance(line.event, RoundStarted))
@@ -91,7 +101,9 @@ def committed(told: Sequence[EventLine], rounds: int) -> list[RoundCommitted]:
 
 def tokens_between(told: Sequence[EventLine], since: float, until: float) -> int:
     """Of the inner steps that one peer reported in this time."""
-    return sum(tokens for t, tokens in progress_of(told) if since < t <= until)
+    return sum(
+        line.event.tokens for line in told if isinstance(line.event, InnerProgressed) and since < line.t <= until
+    )
 
 
 def shares_of(

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks import pipeline_found, pipeline_lines, pipeline_placed, pipeline_wire
-from tests.benchmarks.overlap import say
-from tests.benchmarks.record import commit, machine, versions
+from tests.benchmarks.record import commit, machine, say, versions
 from tests.benchmarks.rows import Bar, markdown
 
 FILE = Path(__file__).with_suffix(".toml")

@@ -30,8 +30,7 @@ from peer.testing.swarm_contract import changed_spec
 from tests.benchmarks import prediction_report
 from tests.benchmarks.fitting import calibrate, dump
 from tests.benchmarks.jobs import code_digest
-from tests.benchmarks.overlap import say
-from tests.benchmarks.record import commit, machine, versions
+from tests.benchmarks.record import commit, machine, say, versions
 
 SPEC = Path(__file__).with_name("prediction_spec.toml")
 PLAN = Path(__file__).with_suffix(".toml")

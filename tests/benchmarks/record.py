@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import subprocess
+import time
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -29,6 +30,11 @@ def write_results(path: Path, base: RunSpec, table: str, bars: Sequence[Bar], ro
     }  # fmt: skip
     path.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
     return 0 if all(bar.met for bar in bars) else 1
+
+
+def say(text: str) -> None:
+    """Print a line of progress with the time of day."""
+    print(f"{time.strftime('%H:%M:%S')}  {text}", flush=True)
 
 
 def commit() -> str:

@@ -78,8 +78,8 @@ class Peer:
         monkeypatch.setattr(session, "_live", self._live)
 
     def _live(self, *about: Any) -> None:
-        *_, roster, doubts, meet = about
-        self.admitted = [home.peer for home in doubts.admitted(HOMES)]
+        *_, roster, suspicion, meet = about
+        self.admitted = [home.peer for home in suspicion.admitted(HOMES)]
         roster.present(lambda: ["cuda:0", "cuda:1"])
         meet(self.link, self.inbox, self.reporter)
         found = []

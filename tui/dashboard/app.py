@@ -400,9 +400,7 @@ class Dashboard(App[ExitReason]):
         return playback
 
 
-def run_dashboard(
-    source: EventSource, *, read_only: bool = False, ascii_only: bool = False, mono: bool = False
-) -> ExitReason:
+def run_dashboard(source: EventSource, *, read_only: bool, ascii_only: bool, mono: bool) -> ExitReason:
     """Show `source` on this terminal until it is closed; returns how. Raises the error of opening the source."""
     app = Dashboard(source, read_only=read_only, ascii_only=ascii_only, mono=mono)
     outcome = app.run()

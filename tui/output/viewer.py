@@ -33,7 +33,7 @@ class DashboardOutput(Output):
     """
 
     def __init__(
-        self, stream: TextIO, lines: Callable[[TextIO], Output], leave: Callable[[], None], options: Sequence[str] = ()
+        self, stream: TextIO, lines: Callable[[TextIO], Output], leave: Callable[[], None], options: Sequence[str]
     ) -> None:
         self._tap = GatedStream(stream)
         self._lines = lines(self._tap)  # type: ignore[arg-type]

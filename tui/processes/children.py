@@ -208,7 +208,7 @@ def _last_said(log: Path) -> str:
     return said[-1].removeprefix(ERROR_MARK) if said and said[-1].startswith(ERROR_MARK) else ""
 
 
-def failure_said(what: str, exit_code: int, stderr: str, limit_s: float | None = None) -> HomefiresError:
+def failure_said(what: str, exit_code: int, stderr: str, limit_s: float | None) -> HomefiresError:
     """The error for a process whose last line on stderr was read, and which was killed after `limit_s`."""
     if exit_code == -signal.SIGKILL and limit_s is not None:
         why = f"it did not end within {limit_s:.0f} s, or the system was short of memory"

@@ -41,7 +41,7 @@ def answer(
 
 
 def overhear(
-    what: str, argv: Sequence[str], limit_s: float, mark: str, *, debug: bool = False
+    what: str, argv: Sequence[str], limit_s: float, mark: str, *, debug: bool
 ) -> tuple[str, HomefiresError | None]:
     """The output of a child process, and the error for its exit code. Lines on its stderr that begin with `mark`
     (its progress) are passed on as they come."""

@@ -15,9 +15,9 @@ from peer.planning.plan.model_shape import shape_of
 from peer.planning.plan.peer_set import MAX_MEMBERS, PeerSpecs, refuse_count
 from peer.planning.plan.peers_file import read_declared
 from peer.planning.plan.strategy_search import seconds
+from peer.planning.simulate.group import simulate
 from peer.planning.simulate.run_summary import Summary
 from peer.planning.simulate.scenario import Churn, ScenarioOptions, read_attackers, read_churn
-from peer.planning.simulate.simulation import simulate
 from peer.schema.byte_text import format_bytes
 from peer.schema.events import EventLine, format_line
 from tui.folders import writing

@@ -235,8 +235,8 @@ def counts(peer: PeerView) -> Mapping[str, int]:
     return {name: getattr(peer, name) for name in ("accepted", "late", "idle", "rejected", "missed")}
 
 
-def active_penalties(swarm: SwarmState, peer: str = "") -> tuple[PenaltyRecord, ...]:
-    """The penalties in force, of one peer or of all."""
+def active_penalties(swarm: SwarmState, peer: str) -> tuple[PenaltyRecord, ...]:
+    """The penalties in force, of one peer, or of all if it is empty."""
     return swarm.active_penalties_of.get(peer, ()) if peer else swarm.lasting
 
 

@@ -96,10 +96,10 @@ def _judged(
     if len(telling) < outliers.ENOUGH:  # of two one may lie, and old norms tell more than such a one
         telling = [record for record in records if record.peer in trusted] or fresh or records
     screened = _screen(standards, fresh, claims, layers, counted, newcomers, telling)
-    suspects = frozenset(fault.member for item in screened for fault in item.faults if fault.outlier)
+    elsewhere = frozenset(fault.member for item in screened for fault in item.faults if fault.outlier)
     jumped = outliers.jumps(standards, screened)
-    if suspects or jumped:
-        screened = _screen(standards, fresh, claims, layers, counted, newcomers, telling, suspects, jumped)
+    if elsewhere or jumped:
+        screened = _screen(standards, fresh, claims, layers, counted, newcomers, telling, elsewhere, jumped)
     factors, strangers = _directions(standards, claims, layers, counted, newcomers)
     refused = {fault.member for fault in strangers}
     left = [item.without(refused) for item in screened]
@@ -146,14 +146,14 @@ def _screen(
     counted: frozenset[int],
     newcomers: frozenset[int],
     telling: Sequence[PeerHistory],
-    suspects: frozenset[int] = frozenset(),
+    elsewhere: frozenset[int] = frozenset(),
     jumped: frozenset[int] = frozenset(),
 ) -> list[ScreenedLayer]:
     own = own_stats(records, claims, len(layers))
     return [
         screen(
             standards, index, layer, claims, counted, [stats[index] for stats in own],
-            swarm_history((record.stats[index] for record in telling), standards), suspects, newcomers, jumped,
+            swarm_history((record.stats[index] for record in telling), standards), elsewhere, newcomers, jumped,
         )
         for index, layer in enumerate(layers)
     ]  # fmt: skip

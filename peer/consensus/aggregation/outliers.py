@@ -38,9 +38,9 @@ class ScreenedLayer:
     """z of each member by its own history; None where that decides nothing yet."""
     standing: tuple[int, ...] = ()
     """Members with a norm that was not refused."""
-    unmeasured: tuple[int, ...] = ()
+    unmeasured: tuple[int, ...]
     """Members that count and of which nothing was measured here."""
-    newcomers: frozenset[int] = frozenset()
+    newcomers: frozenset[int]
     """Members that say nothing about what is usual."""
 
     @property
@@ -90,13 +90,13 @@ class ScreenedLayer:
 
 def screen(
     standards: AggregationRules, index: int, layer: LayerNorms, claims: Sequence[Contributor], counted: frozenset[int],
-    own: Sequence[NormStats], swarm: NormStats, suspects: Collection[int] = (), newcomers: frozenset[int] = frozenset(),
-    jumped: Collection[int] = (),
+    own: Sequence[NormStats], swarm: NormStats, elsewhere: Collection[int] = (),
+    newcomers: frozenset[int] = frozenset(), jumped: Collection[int] = (),
 ) -> ScreenedLayer:  # fmt: skip
     """Tests layer `index`: finite, then z against the peer's history, then the floor against free riders.
 
     Only members in `counted` are looked at. Whoever has no history is tested by the `swarm`'s. Who fails a test has no
-    influence on the tests after it. `suspects` were refused in some layer: in all others half the threshold holds.
+    influence on the tests after it. `elsewhere` are outliers in some layer: in all others half the threshold holds.
     `jumped` are refused in any case. `newcomers` tell nothing about what is usual.
     """
     powers = tuple(power_of(claim.steps) for claim in claims)
@@ -111,7 +111,7 @@ def screen(
         newcomers=newcomers,
     )  # fmt: skip
     ripe = frozenset(member for member, stat in enumerate(own) if stat.count >= standards.warmup_rounds)
-    return _without_riders(standards, index, _without_outliers(standards, index, screened, suspects, jumped, ripe))
+    return _without_riders(standards, index, _without_outliers(standards, index, screened, elsewhere, jumped, ripe))
 
 
 def power_of(steps: int) -> float:
@@ -131,7 +131,7 @@ def _size(layer: LayerNorms, member: int, power_of_steps: float) -> float | None
 
 
 def _without_outliers(
-    standards: AggregationRules, index: int, screened: ScreenedLayer, suspects: Collection[int],
+    standards: AggregationRules, index: int, screened: ScreenedLayer, elsewhere: Collection[int],
     jumped: Collection[int], ripe: Collection[int],
 ) -> ScreenedLayer:  # fmt: skip
     faults, standing = [], []
@@ -145,7 +145,7 @@ def _without_outliers(
             continue
         history = drifted(screened.histories[member], screened.drift)
         z = z_of(history, size, standards)
-        factor = STRANGERS if member not in ripe else 0.5 if member in suspects else 1.0
+        factor = STRANGERS if member not in ripe else 0.5 if member in elsewhere else 1.0
         threshold = SINGLE_LAYER * factor * standards.threshold
         if member in ripe:
             scores[member] = z

@@ -26,8 +26,8 @@ class LocalCosts:
 
 
 def summarize(
-    update: Update, anchor: bytes, state: bytes, parts: Sequence[Part], *, fragments: int = 1,
-    tokens_cap: int = NO_CAP, layers: Sequence[str] = (), cost: LocalCosts | None = None,
+    update: Update, anchor: bytes, state: bytes, parts: Sequence[Part], *, fragments: int,
+    tokens_cap: int, layers: Sequence[str] = (), cost: LocalCosts | None = None,
 ) -> tuple[RoundCommitted, list[PenaltyImposed]]:  # fmt: skip
     """What people hear of a decided round: the round, and the penalties that it imposed.
 

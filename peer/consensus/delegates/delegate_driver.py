@@ -30,7 +30,6 @@ from peer.consensus.delegates.worker_messages import (
     is_order,
 )
 from peer.consensus.protocol.encoding import digest_of
-from peer.consensus.protocol.frame_reader import ON_THE_WIRE, Framing
 from peer.consensus.protocol.messages import (
     FETCH_MOST,
     BallotId,
@@ -39,6 +38,8 @@ from peer.consensus.protocol.messages import (
     ObjectData,
     PartData,
     RowDispute,
+    decode_sealed,
+    encode,
 )
 from peer.consensus.protocol.norms import PartNorms
 from peer.consensus.rounds.driver import ChainPort, ObjectServer, ReductionPort, bytes_a_minute
@@ -66,14 +67,13 @@ class DelegateDriver:
         streams: Streams,
         disk: ChainPort,
         arithmetic: ReductionPort,
-        framing: Framing = ON_THE_WIRE,
     ) -> None:
         self.lead = lead
         self.bad_frames = 0
         self._state, self._deliver, self._clock = state, deliver, clock
-        self._streams, self._disk, self._arithmetic, self._framing = streams, disk, arithmetic, framing
+        self._streams, self._disk, self._arithmetic = streams, disk, arithmetic
         budget = AnswerBudget(clock, lambda: bytes_a_minute(state()), lambda peer: state().is_owed(peer))
-        self._answerer = ObjectServer(disk, streams, framing.encode, budget)
+        self._answerer = ObjectServer(disk, streams, encode, budget)
         self._fetching: dict[bytes, None] = {}
         """What the lead has it fetch, the oldest first."""
         self._places: dict[BallotId, None] = {}
@@ -94,7 +94,7 @@ class DelegateDriver:
         if frame[1] == ObjectData.code and not self._fetching:
             return False
         try:
-            message = self._framing.decode(frame)
+            message = decode_sealed(frame)
         except ValueError:
             self.bad_frames += 1
             return True
@@ -149,7 +149,7 @@ class DelegateDriver:
     def _part_frame(self, place: BallotId, attempt: int, part: int, path: tuple[bytes, ...]) -> bytes | None:
         """A part of our contribution, unless its ballot is over or it is not here."""
         payload = self._payload(place.anchor, part) if place in self._places else None
-        return None if payload is None else self._framing.encode(PartData(place, attempt, part, path, payload))
+        return None if payload is None else encode(PartData(place, attempt, part, path, payload))
 
     def _payload(self, anchor: bytes, part: int) -> bytes | None:
         state = self._state()
@@ -186,7 +186,7 @@ class DelegateDriver:
         shown = RowDispute(order.place, order.part, order.digest, order.contributors, order.path, payload, self.lead)
         for peer in order.to:
             if peer != self._me:
-                self._streams.send(peer, self._framing.encode(shown))
+                self._streams.send(peer, encode(shown))
 
     def _fetch(self, source: str, digests: tuple[bytes, ...]) -> None:
         """From disk, or from there; the bytes are taken from whoever sends them."""
@@ -202,11 +202,11 @@ class DelegateDriver:
         while len(self._fetching) > FETCHES_MOST:
             del self._fetching[next(iter(self._fetching))]
         if wanted and source != self._me:
-            self._streams.send(source, self._framing.encode(GetObjects(tuple(wanted))))
+            self._streams.send(source, encode(GetObjects(tuple(wanted))))
 
     def _mean_frame(self, mean: MeanData) -> bytes | None:
         payload = self._disk.load(mean.digest)
-        return None if payload is None else self._framing.encode(replace(mean, payload=payload))
+        return None if payload is None else encode(replace(mean, payload=payload))
 
     # ---- what comes ----
 

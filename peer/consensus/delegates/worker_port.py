@@ -21,7 +21,7 @@ from peer.consensus.delegates.worker_messages import (
     decode_request,
     encode_request,
 )
-from peer.consensus.protocol.messages import FETCH_MOST, BallotId, GetObjects, MeanData, Message, encode
+from peer.consensus.protocol.messages import FETCH_MOST, BallotId, GetObjects, MeanData, encode
 from peer.consensus.rounds import interface
 from peer.consensus.rounds.interface import CheckMean, DelegateHolds, Input, MeanChecked, ShowRow
 
@@ -64,9 +64,9 @@ class WorkerOrders:
 
     def __init__(
         self, send: Callable[[str, bytes], None], deliver: Callable[[Input], None],
-        clock: Callable[[], float], encode_message: Callable[[Message], bytes] = encode,
+        clock: Callable[[], float],
     ) -> None:  # fmt: skip
-        self._send, self._deliver, self._clock, self._encode = send, deliver, clock, encode_message
+        self._send, self._deliver, self._clock = send, deliver, clock
         self._asked: dict[tuple[bytes, int], str] = {}
 
     def give_parts(
@@ -107,7 +107,7 @@ class WorkerOrders:
         self._order(worker, GiveMean(to, replace(mean, payload=b"")))
 
     def bring(self, worker: str, digest: bytes) -> None:
-        self._send(worker, self._encode(GetObjects((digest,))))
+        self._send(worker, encode(GetObjects((digest,))))
 
     def _order(self, worker: str, order: WorkerRequest) -> None:
         self._send(worker, encode_request(order))

@@ -66,7 +66,7 @@ Penalty = tuple[str, str, int, int, int, str]
 """(peer, code, factor over 65,536, round until which it lasts, layer or -1 for all, the evidence in plain words)."""
 
 Report = tuple[str, str]
-"""(peer whom the author of a header has caught lying, the evidence in plain words)."""
+"""(peer whom the author of a header has seen lying, the evidence in plain words)."""
 
 Delegate = tuple[int, int, str]
 """(first layer, last layer, peer who sends and receives parts of these for the author of a header)."""
@@ -115,7 +115,7 @@ class ContributionHeader(Packed):
     now but keeps its vote. It serves every ballot of the round; it may be signed again for a later one with other
     `reports` and `away`, never with another root. `staleness` is the age
     in rounds of the oldest work in it; nobody can measure it, so an author may understate it. `reports`
-    are the peers that its author has caught lying lately, in order. Numbers are read as they come:
+    are the peers that its author has seen lying lately, in order. Numbers are read as they come:
     `peer.consensus.protocol.bounds` says which of them a header may have. `delegates` are for a member that is several
     homes, in order of layers; the layers that they leave out are the author's. Of all others it is left out of what is
     packed.

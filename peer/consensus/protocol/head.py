@@ -33,7 +33,7 @@ class ChainHead:
     """The peers that have earned a vote, or are about to."""
     roster: Roster = NO_ROSTER
     """The organiser's newest list in the chain."""
-    caught: tuple[Penalty, ...] = ()
+    convicted: tuple[Penalty, ...] = ()
     """The penalties of liars in the update that made this anchor that still go on; sorted by peer."""
     withheld: tuple[str, ...] = ()
     """Members of the update that made this anchor whose means never came; sorted."""
@@ -46,7 +46,7 @@ class ChainHead:
     """The electorate in the order in which it leads."""
 
     def __post_init__(self) -> None:
-        led = dict.fromkeys(self.electorate, self.round)  # of whom nothing is known, as of one caught lying: last
+        led = dict.fromkeys(self.electorate, self.round)  # of whom nothing is known, as of one that is convicted: last
         led |= {tenure.peer: tenure.led for tenure in self.tenures if tenure.peer in led}
         object.__setattr__(self, "instance", instance_of(self.anchor, self.electorate, self.number))
         object.__setattr__(self, "order", order(led))
@@ -72,7 +72,7 @@ class ChainHead:
         return ChainHead(
             anchor=next_anchor(self.anchor, update.digest), round=update.round, weight=update.weight,
             electorate=update.elect, members=update.staying, time=update.time, records=update.records,
-            tenures=update.tenures, roster=update.roster, caught=tuple(lasting), parent=update.parent,
+            tenures=update.tenures, roster=update.roster, convicted=tuple(lasting), parent=update.parent,
             withheld=tuple(header.peer for header, (*_, ms) in means_took if ms == NEVER),
         )  # fmt: skip
 

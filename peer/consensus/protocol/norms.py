@@ -63,19 +63,19 @@ def _in_model(
     return tuple(records)
 
 
-def caught(head: ChainHead, members: Sequence[ContributionHeader]) -> dict[str, int]:
+def convictions(head: ChainHead, members: Sequence[ContributionHeader]) -> dict[str, int]:
     """The peers that count nothing and reduce nothing because they lied, with the number of members that report it
     now.
 
     A member's factor is the median of what all other members say: 0 from those that report it, 1 from the rest. So more
-    than half of them must report it, and at least two. Peers that were caught before, or have not earned a vote, are
+    than half of them must report it, and at least two. Peers that were convicted before, or have not earned a vote, are
     not asked.
     """
-    found = {peer: 0 for peer, *_ in head.caught}
+    found = {peer: 0 for peer, *_ in head.convicted}
     believed = trusted(head)
     observers = [header for header in members if header.peer in believed and header.peer not in found]
-    accused = {peer for header in observers for peer, _ in header.reports}
-    for peer in sorted(accused):
+    reported = {peer for header in observers for peer, _ in header.reports}
+    for peer in sorted(reported):
         others = [header for header in observers if header.peer != peer]
         reporting = sum(any(name == peer for name, _ in header.reports) for header in others)
         if reporting > len(others) // 2 and reporting >= REPORTERS:
@@ -90,7 +90,7 @@ def shard_owners(
     """The owner of each part in this ballot: peers that have earned a vote and did not lie, unless there is nobody
     else. A peer whose means never came in the round before has no parts now, if such peers are at most as many as
     may lie: otherwise a coordinator that claims this about all others would have all parts."""
-    owners = trusted(head) - caught(head, members).keys()
+    owners = trusted(head) - convictions(head, members).keys()
     if len(head.withheld) <= len(head.electorate) - quorum(head.electorate):
         owners -= set(head.withheld)
     of_owners = [header for header in members if header.peer in owners] or members
@@ -100,12 +100,12 @@ def shard_owners(
 
 
 def _claims(rules: Rules, head: ChainHead, members: tuple[ContributionHeader, ...]) -> list[Contributor]:
-    guilty, tokens = caught(head, members), tokens_learned(rules, head, members)
+    convicted, tokens = convictions(head, members), tokens_learned(rules, head, members)
     claims = [
         Contributor(
             peer=header.peer,
             share=0
-            if header.peer in guilty
+            if header.peer in convicted
             else token_share(header, min(learned, rules.tokens_cap), rules.max_staleness),
             steps=min(max(header.steps, 1), rules.steps_cap),
             root=header.root,

@@ -33,7 +33,7 @@ def due(rules: Rules, head: ChainHead, update: Update, findings: Sequence[Findin
     for penalty in (
         *_of_members(rules, head, update),
         *((one.peer, one.code, one.factor, update.round + 1, one.layer, one.evidence) for one in findings),
-        *_of_liars(rules, head, update),
+        *_of_convicted(rules, head, update),
     ):
         key = penalty[:2]
         if key not in worst or penalty[2] < worst[key][2]:
@@ -58,17 +58,17 @@ def _of_members(rules: Rules, head: ChainHead, update: Update) -> Iterator[Penal
             yield member.peer, CLIPPED, WEIGHT_ONE * learned[index] // member.tokens, until, WHOLE_MODEL, why
 
 
-def _of_liars(rules: Rules, head: ChainHead, update: Update) -> Iterator[Penalty]:
+def _of_convicted(rules: Rules, head: ChainHead, update: Update) -> Iterator[Penalty]:
     """A peer that is convicted now does not count until the cool-down is over; one convicted before, for as long as
     was said then."""
-    for peer, reporting in norms.caught(head, update.members).items():
+    for peer, reporting in norms.convictions(head, update.members).items():
         if reporting:
-            first = next(said for header in update.members for liar, said in header.reports if liar == peer)
+            first = next(said for header in update.members for other, said in header.reports if other == peer)
             why = f"{reporting} of {len(update.members)} members caught it: {first}"
             until = update.round + 1 + rules.aggregation.cooldown_rounds
             yield peer, MISDECLARED, 0, until, WHOLE_MODEL, why[:MAX_EVIDENCE]
         else:
-            before = next(penalty for penalty in head.caught if penalty[0] == peer)
+            before = next(penalty for penalty in head.convicted if penalty[0] == peer)
             yield before
 
 

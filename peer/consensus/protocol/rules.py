@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from peer.consensus.aggregation.evidence import MEAN_ONLY, AggregationRules
+from peer.consensus.aggregation.evidence import AggregationRules
 from peer.consensus.protocol.block import MAX_MEMBERS
 from peer.consensus.protocol.encoding import Keys
 from peer.consensus.protocol.head import ChainHead
@@ -82,7 +82,7 @@ class Rules:
     min_round_s: int = 0
     keep_rounds: int = 8
     max_staleness: int = 8
-    aggregation: AggregationRules = MEAN_ONLY
+    aggregation: AggregationRules
     finite: Callable[[bytes], bool] = bool
     """Whether the numbers in an encoded part are finite; by default true for all that are not empty."""
     tokens_cap: int

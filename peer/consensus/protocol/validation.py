@@ -204,7 +204,7 @@ def fault_of_tables(rules: Rules, head: ChainHead, update: Update) -> str:
 
 def tenures_due(rules: Rules, head: ChainHead, update: Update) -> tuple[Tenure, ...]:
     """The tenures once this update follows `head`."""
-    return tenures_after(head, update, rules.fragment(head.round).rows, norms.caught(head, update.members))
+    return tenures_after(head, update, rules.fragment(head.round).rows, norms.convictions(head, update.members))
 
 
 def _contributors_valid(rules: Rules, electorate: Collection[str], update: Update) -> bool:

@@ -58,7 +58,7 @@ def on_prepare(turn: Transition, sender: str, message: Prepare, *, was_due: bool
     if turn.state.acceptor.stuck is not None:
         return
     ballot, acceptor = message.place.ballot, turn.state.acceptor
-    if sender != turn.owner(ballot) or sender in turn.state.banned or turn.rules.holds is not None:
+    if sender != turn.owner(ballot) or sender in turn.state.equivocators or turn.rules.holds is not None:
         return
     if sender in turn.state.quarantined:
         # It will not be followed: told so, it does not keep others from the ballots after its own.

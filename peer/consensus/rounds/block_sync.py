@@ -46,7 +46,7 @@ QUEUE_LOW = 16
 """With fewer the next ones are asked for."""
 SOURCES = 2
 """Peers that are asked for parts at a time."""
-DOUBT_S = 60.0
+REFUSE_S = 60.0
 """From a peer that gave a block without a valid certificate nothing is taken for this long if others have it."""
 NEWS_EVERY_S = 0.2
 """A peer that says something else more often than this is not listened to."""
@@ -198,9 +198,9 @@ def _ask_next(turn: Transition) -> None:
     """Ask the next peer if somebody is ahead of all that I know of and nobody has answered. The one asked longest ago
     is next, so that of several branches each has its turn."""
     state, tip = turn.state, turn.state.tip
-    doubted = {peer: until for peer, until in state.doubted.items() if turn.now < until}
-    if len(doubted) < len(state.doubted):
-        turn.set(doubted=doubted)
+    refused_sources = {peer: until for peer, until in state.refused_sources.items() if turn.now < until}
+    if len(refused_sources) < len(state.refused_sources):
+        turn.set(refused_sources=refused_sources)
     if len(state.blocks) >= QUEUE_LOW or awaits_answer(turn):
         return
     asked = {peer for peer, (anchor, _) in _lately(turn, state.asked).items() if anchor == tip.anchor}
@@ -284,7 +284,7 @@ def on_chain(turn: Transition, sender: str, blocks: tuple[Block, ...]) -> None:
             fault = "the organiser's checkpoint names another one"
         if fault:
             turn.refuse(sender, BLOCK, fault)
-            _doubt(turn, sender, f"block {tip.round + 1} of {sender} has no valid certificate")
+            _refuse_source(turn, sender, f"block {tip.round + 1} of {sender} has no valid certificate")
             break
         if not validation.timely(turn.wall_s, block.update.time):
             turn.refuse(block.update.coordinator, TIME, turn.how_far_ahead(block.update.time))
@@ -302,7 +302,7 @@ def on_unsigned(turn: Transition, sender: str) -> None:
     if not _refused(turn, sender):
         turn.refuse(sender, BLOCK, "no quorum stands behind a block that it gives")
         round = turn.state.tip.round + 1
-        _doubt(turn, sender, f"block {round} of {sender} has no valid certificate")
+        _refuse_source(turn, sender, f"block {round} of {sender} has no valid certificate")
 
 
 def apply_blocks(turn: Transition) -> None:
@@ -318,7 +318,7 @@ def apply_blocks(turn: Transition) -> None:
         if turn.missing(block.update):
             break
         if not validation.fits(turn.rules, turn.state.held, block.update):
-            _doubt(turn, turn.state.block_source, f"parts of block {block.update.round} have a wrong size")
+            _refuse_source(turn, turn.state.block_source, f"parts of block {block.update.round} have a wrong size")
             turn.set(blocks=())
             return
         turn.set(blocks=rest)
@@ -345,25 +345,25 @@ def _fetch_ahead(turn: Transition) -> None:
     if missing:
         voters = (vote.voter for vote in state.blocks[0].votes)
         sources = (source, *_ahead_of(turn, state.head), *voters)
-        trusted = tuple(peer for peer in sources if peer not in state.doubted)
+        trusted = tuple(peer for peer in sources if peer not in state.refused_sources)
         turn.fetch(missing, trusted or sources, SOURCES)
 
 
 def _refused(turn: Transition, peer: str) -> bool:
     """Whether nothing is accepted from this peer: it gave a bad block lately, and a peer that did not is ahead, too."""
-    doubted = turn.state.doubted
-    return peer in doubted and any(other not in doubted for other in _ahead_of(turn, turn.state.tip))
+    refused_sources = turn.state.refused_sources
+    return peer in refused_sources and any(other not in refused_sources for other in _ahead_of(turn, turn.state.tip))
 
 
-def _doubt(turn: Transition, source: str, why: str) -> None:
+def _refuse_source(turn: Transition, source: str, why: str) -> None:
     """Accept nothing from `source` for a while if there are others, say so, and ask one of them at once."""
     state = turn.state
-    if len(state.doubted) < MAX_HEARD:
-        turn.set(doubted={**state.doubted, source: turn.now + DOUBT_S})
+    if len(state.refused_sources) < MAX_HEARD:
+        turn.set(refused_sources={**state.refused_sources, source: turn.now + REFUSE_S})
     if turn.now - state.alerted_at >= ALERT_EVERY_S:
         turn.set(alerted_at=turn.now)
-        turn.alert("warning", "CHAIN", f"{why}: refused, and others are asked for {DOUBT_S:.0f} s")
-    other = next((peer for peer in _ahead_of(turn, state.head) if peer not in turn.state.doubted), None)
+        turn.alert("warning", "CHAIN", f"{why}: refused, and others are asked for {REFUSE_S:.0f} s")
+    other = next((peer for peer in _ahead_of(turn, state.head) if peer not in turn.state.refused_sources), None)
     if other is not None:
         ask(turn, other)
 

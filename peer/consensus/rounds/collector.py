@@ -115,24 +115,24 @@ def _hurried_until(turn: Transition, lead: CoordinatorState, exchange: MemberSta
     return min(lead.until, timeouts.others_until(exchange.began_at, came_at, wait_s))
 
 
-def _repair(turn: Transition, exchange: MemberState, orphans: set[int], suspects: set[str]) -> None:
+def _repair(turn: Transition, exchange: MemberState, orphans: set[int], replaced: set[str]) -> None:
     """Have parts reduced again, each by the next member in order that is not its reducer and has shown life."""
     lead = turn.state.lead
     assert lead is not None
     until = turn.now + timeouts.at(turn.state, lead.ballot).exchange_s
     turn.set(lead=replace(lead, repaired=lead.repaired | orphans, until=until))
     means = exchange.means.values()
-    liars, believed = {peer for peer, *_ in turn.state.head.caught}, trusted(turn.state.head)
+    convicted, believed = {peer for peer, *_ in turn.state.head.convicted}, trusted(turn.state.head)
     lively = {turn.me, *(mean.reducer for mean in means)}
     orders = []
     for part in sorted(orphans):
         others = (header.peer for header in exchange.members if header.peer != exchange.reducers[part])
         next_ones = reassignment.reassignment_order(exchange.place, part, others)
-        next_ones.sort(key=lambda peer: (peer not in believed, peer in liars, peer in suspects, peer not in lively))
+        next_ones.sort(key=lambda peer: (peer not in believed, peer in convicted, peer in replaced, peer not in lively))
         orders += [(part, peer) for peer in next_ones[:1]]
     if orders:
         turn.send((header.peer for header in exchange.members), Reassign(exchange.place, tuple(orders)))
-        late = ", ".join(sorted(suspects))
+        late = ", ".join(sorted(replaced))
         turn.alert("warning", "REPAIR", f"{len(orders)} of {len(exchange.reducers)} parts are reduced again for {late}")
 
 

@@ -108,10 +108,10 @@ def _skipped_s(turn: Transition, ballot: int) -> float:
 
 
 def _may_lead(turn: Transition, peer: str) -> bool:
-    """Whether ballots of this coordinator are waited for: not if it has left, is gone, or was caught lying."""
+    """Whether ballots of this coordinator are waited for: not if it has left, is gone, or is convicted."""
     if turn.has_left(peer) or timeouts.is_gone(turn.state, peer, turn.now):
         return False
-    return all(peer != liar for liar, *_ in turn.state.head.caught)
+    return all(peer != convicted for convicted, *_ in turn.state.head.convicted)
 
 
 def _all_ready(turn: Transition, *, but_the_lost: bool = False) -> bool:
@@ -222,7 +222,7 @@ def on_promise(turn: Transition, sender: str, message: Promise) -> None:
     rule, fault = validation.fault_of_header(turn.rules, turn.state.head, header)
     if fault:
         turn.refuse(sender, rule, fault)
-        turn.set(lead=replace(lead, unfit=lead.unfit | {sender}))
+        turn.set(lead=replace(lead, refused=lead.refused | {sender}))
         poll(turn)
         return
     if message.accepted is not None and not soundness.certified(turn, message.accepted, message.certificate):
@@ -259,7 +259,7 @@ def _is_awaited(turn: Transition, lead: CoordinatorState, peer: str) -> bool:
     """A steady voter; a newcomer that must still encode its contribution; and any other that was not silent, or is a
     voter, for a while after the steady ones."""
     steady = timeouts.steady(turn.state)
-    if peer in lead.unfit:
+    if peer in lead.refused:
         return False
     if timeouts.was_silent(turn.state, peer):
         return False

@@ -101,7 +101,7 @@ def _pledge(turn: Transition) -> None:
     state, offered = turn.state, turn.state.offered
     assert offered is not None
     mine = replace(
-        offered, peer=turn.me, leaving=offered.leaving or state.leaving, reports=turn.caught_lately(),
+        offered, peer=turn.me, leaving=offered.leaving or state.leaving, reports=turn.reports_lately(),
         away=timeouts.away(state, turn.now),
     )  # fmt: skip
     unanswered = state.unanswered

@@ -25,7 +25,7 @@ ORDERS_MOST = 2
 ROOM_BYTES = 16 << 20
 """What a member keeps for repairs, or two contributions if that is more."""
 Early = tuple[tuple[str, PartData | MeanData], ...]
-"""What came before its START or REDO, and of whom."""
+"""What came before its Start or Reassign, and of whom."""
 
 
 # ---- in either attempt ----
@@ -172,15 +172,15 @@ def on_redo(turn: Transition, sender: str, message: Reassign) -> bool:
         return False
     mine = [part for part, reducer in new.items() if reducer == turn.me]
     waits = timeouts.at(turn.state, message.place.ballot)
-    suspects = {exchange.reducers[part] for part in new}
+    replaced = {exchange.reducers[part] for part in new}
     in_vain = all(
-        timeouts.is_gone(turn.state, peer, turn.now) or timeouts.is_hurried(turn.state, peer) for peer in suspects
+        timeouts.is_gone(turn.state, peer, turn.now) or timeouts.is_hurried(turn.state, peer) for peer in replaced
     )
     _change(
         turn, redo={**again.redo, **new}, orders=again.orders + 1,
-        suspects=again.suspects | suspects,
+        replaced=again.replaced | replaced,
         received={**dict.fromkeys(mine, 0), **again.received},
-        closes_at=turn.now + waits.exchange_s / 2, suspects_until=turn.now + (0.0 if in_vain else waits.ack_s),
+        closes_at=turn.now + waits.exchange_s / 2, replaced_until=turn.now + (0.0 if in_vain else waits.ack_s),
     )  # fmt: skip
     turn.ballot_moved()
     send_parts(turn, new)
@@ -259,8 +259,8 @@ def _awaits_others(turn: Transition, exchange: MemberState, received: int) -> bo
     """Whether to wait for others that give. Members that were replaced are not waited for as long, since they are dead
     or late; members that have left are not waited for at all."""
     again = exchange.again
-    unlikely = again.suspects
-    if turn.now < again.suspects_until:
+    unlikely = again.replaced
+    if turn.now < again.replaced_until:
         unlikely = frozenset(peer for peer in unlikely if turn.has_left(peer))
     awaited = givers(exchange.members) & ~received
     awaited &= ~sum(1 << i for i, header in enumerate(exchange.members) if header.peer in unlikely)

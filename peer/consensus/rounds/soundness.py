@@ -369,10 +369,10 @@ def on_proof(turn: Transition, proof: EquivocationProof) -> None:
 
 def convict(turn: Transition, place: BallotId) -> None:
     """This ballot decides nothing, and its coordinator is left out from now on."""
-    state, guilty = turn.state, turn.owner(place.ballot)
+    state, author = turn.state, turn.owner(place.ballot)
     lead = None if state.lead is not None and state.lead.ballot == place.ballot else state.lead
-    turn.set(dead_ballots=state.dead_ballots | {place.ballot}, banned=state.banned | {guilty}, lead=lead)
-    what = f"{guilty} proposed two updates for round {state.head.round + 1}"
+    turn.set(dead_ballots=state.dead_ballots | {place.ballot}, equivocators=state.equivocators | {author}, lead=lead)
+    what = f"{author} proposed two updates for round {state.head.round + 1}"
     turn.alert("error", "EQUIVOCATION", f"{what}: it is left out")
 
 

@@ -85,7 +85,7 @@ class CoordinatorState:
     began_at: float = 0.0
     promises: Mapping[str, Promise] = field(default_factory=dict)
     promised_at: Mapping[str, float] = field(default_factory=dict)
-    unfit: frozenset[str] = frozenset()
+    refused: frozenset[str] = frozenset()
     """Members whose header cannot be counted; nobody waits for them."""
     expected: frozenset[int] | None = None
     """Parts whose mean may still come; None before Start."""
@@ -106,12 +106,12 @@ class ReassignmentState:
     """For each part to repair, its new reducer."""
     orders: int = 0
     """Reassign messages so far."""
-    suspects: frozenset[str] = frozenset()
+    replaced: frozenset[str] = frozenset()
     """Reducers that are replaced: probably dead."""
     received: Mapping[int, int] = field(default_factory=dict)
     """For each part that I may reduce again, bits over the members whose bytes I hold."""
     closes_at: float = 0.0
-    suspects_until: float = 0.0
+    replaced_until: float = 0.0
     started: frozenset[int] = frozenset()
     """Parts whose second reduction has begun."""
     means: Mapping[int, MeanData] = field(default_factory=dict)
@@ -192,7 +192,7 @@ class MemberState:
 
 @dataclass(frozen=True, slots=True)
 class Misconduct:
-    """In which round I caught a peer lying, and how."""
+    """In which round I saw a peer lie, and how."""
 
     round: int
     evidence: str
@@ -349,7 +349,7 @@ class State:
     mute: tuple[str, ...] = ()
     """Those that had not checked a proposal by then."""
     seen_lying: Mapping[str, Misconduct] = field(default_factory=dict)
-    """Peers that I have caught lying since this process began."""
+    """Peers that I have seen lying since this process began."""
     early: tuple[tuple[str, PartData | MeanData], ...] = ()
     """Parts and means that arrived before their Start."""
     proposals: Mapping[bytes, Proposal] = field(default_factory=dict)
@@ -393,7 +393,7 @@ class State:
     attempts: Attempts = Attempts()
     dead_ballots: frozenset[int] = frozenset()
     """Ballots of this instance whose coordinator proposed two updates."""
-    banned: frozenset[str] = frozenset()
+    equivocators: frozenset[str] = frozenset()
     """Peers that proposed two updates since this process began: they are asked for nothing and not elected."""
     quarantined: frozenset[str] = frozenset()
     """They lead nothing, and are no members where a quorum is left without them; their votes count."""
@@ -423,7 +423,7 @@ class State:
     """Which peer was asked lately what follows which anchor, and when."""
     told: Mapping[str, tuple[bytes, float]] = field(default_factory=dict)
     """Which peer was told lately what follows which anchor, and when."""
-    doubted: Mapping[str, float] = field(default_factory=dict)
+    refused_sources: Mapping[str, float] = field(default_factory=dict)
     """Peers that gave blocks without a valid certificate, and until when nothing is accepted from them."""
     outbid: int = -1
     """The highest ballot of this instance that another voter has told me to have promised: mine begins above it."""

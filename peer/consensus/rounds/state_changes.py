@@ -85,7 +85,7 @@ class StateChanges(TypedDict, total=False):
     decided: tuple[int, bytes] | None
     attempts: Attempts
     dead_ballots: frozenset[int]
-    banned: frozenset[str]
+    equivocators: frozenset[str]
     quarantined: frozenset[str]
     held: Mapping[bytes, int]
     afar: frozenset[bytes]
@@ -102,7 +102,7 @@ class StateChanges(TypedDict, total=False):
     alerted_at: float
     asked: Mapping[str, tuple[bytes, float]]
     told: Mapping[str, tuple[bytes, float]]
-    doubted: Mapping[str, float]
+    refused_sources: Mapping[str, float]
     outbid: int
     skipped: int
     delegates: tuple[Delegate, ...]

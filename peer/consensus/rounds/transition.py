@@ -39,7 +39,7 @@ STALLED_AFTER = 3
 
 
 REPORT_ROUNDS = 4
-"""For so many rounds a peer repeats what it has caught another at: not all headers come in time."""
+"""For so many rounds a peer repeats its report of a lie: not all headers come in time."""
 
 
 class Transition:
@@ -120,7 +120,7 @@ class Transition:
     def says_nothing(self, peer: str) -> bool:
         """The same for peers that are not even asked for their vote."""
         state = self.state
-        return peer in state.banned or (peer in state.heard and state.heard[peer][0].leaving)
+        return peer in state.equivocators or (peer in state.heard and state.heard[peer][0].leaving)
 
     def are_enough(self, count: int) -> bool:
         """Whether these are enough of the electorate to go on with."""
@@ -175,7 +175,7 @@ class Transition:
         now."""
         state, before = self.state, self.state.header
         header = before or ContributionHeader(self.me, state.head.anchor, b"", 0, 0, 0, state.leaving)
-        header = replace(header, reports=self.caught_lately(), away=timeouts.away(state, self.now))
+        header = replace(header, reports=self.reports_lately(), away=timeouts.away(state, self.now))
         if before is not None and header == before:
             return before
         header = header.signed(self.rules.keys)
@@ -183,7 +183,7 @@ class Transition:
             self.set(header=header)
         return header
 
-    def caught_lately(self) -> tuple[Reported, ...]:
+    def reports_lately(self) -> tuple[Reported, ...]:
         """What my header for this anchor reports."""
         oldest = self.state.head.round - REPORT_ROUNDS
         found = sorted(self.state.seen_lying.items(), key=lambda item: -item[1].round)

@@ -101,7 +101,7 @@ class SnapshotChoice(Donors):
     offer: SnapshotOffer
 
 
-def whom_to_ask(peers: Iterable[str], first: Sequence[str] = ()) -> tuple[str, ...]:
+def whom_to_ask(peers: Iterable[str], first: Sequence[str]) -> tuple[str, ...]:
     """At most ASK_MOST of these peers. Ids cost nothing: if there are too many peers, those in `first` come before
     others, and of the others it is a random choice each time."""
     everybody = set(peers)

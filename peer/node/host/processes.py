@@ -98,11 +98,11 @@ def stand_back(settings: PeerSettings) -> str:
     return "" if set_niceness(settings.nice, spared) else "a lower nice takes effect when the peer starts again"
 
 
-def set_niceness(value: int, spared: Collection[int] = (), tasks: Path = Path("/proc/self/task")) -> bool:
+def set_niceness(value: int, spared: Collection[int]) -> bool:
     """Give all threads of this process except those `spared` (by native id) this niceness; returns whether all took
     it. Linux keeps it by thread, and a new thread or process inherits it. A lower value than now needs a privilege."""
     took = True
-    for thread in sorted(int(path.name) for path in tasks.glob("[0-9]*")) or [0]:
+    for thread in sorted(int(path.name) for path in Path("/proc/self/task").glob("[0-9]*")) or [0]:
         if thread in spared:
             continue
         with suppress(ProcessLookupError):

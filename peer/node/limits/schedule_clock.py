@@ -36,7 +36,7 @@ def _change_after(schedule: Schedule, minute: int, zone: tzinfo | None) -> int |
     return next((each for each in following if is_open(schedule, each * 60.0, zone) is not before), None)
 
 
-def next_month(now: float, zone: tzinfo | None = None) -> float:
+def next_month(now: float, zone: tzinfo | None) -> float:
     """When the next calendar month begins, in Unix time."""
     local = datetime.fromtimestamp(now, zone)
     years, month = divmod(local.month, 12)

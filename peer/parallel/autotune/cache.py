@@ -89,7 +89,7 @@ def run_python(words: list[str], unwanted: Callable[[], bool] = lambda: False) -
             child.kill()
 
 
-def find_fit(spec: RunSpec, directory: Path, basis: TuneKey, start: Start = run_python, free_bytes: int = 0) -> Tuned:
+def find_fit(spec: RunSpec, directory: Path, basis: TuneKey, start: Start, free_bytes: int = 0) -> Tuned:
     """The result remembered in `directory` for the same device and versions, or that of a new dry run of its
     spec.toml.
 
@@ -104,7 +104,7 @@ def find_fit(spec: RunSpec, directory: Path, basis: TuneKey, start: Start = run_
     return fit
 
 
-def try_out(spec: RunSpec, path: Path, basis: TuneKey, start: Start = run_python) -> Tuned:
+def try_out(spec: RunSpec, path: Path, basis: TuneKey, start: Start) -> Tuned:
     """Make a dry run. If it is killed, try again with half the micro-batch."""
     most = spec.inner.sequences * spec.inner.accumulation
     words = [

@@ -53,13 +53,13 @@ LOOK_S = 1.0
 
 def assemble(
     send: Callable[[ToLink], None], inbox: SimpleQueue[Any], spec: RunSpec, me: str, settings: PeerSettings,
-    directory: Path, session: Reporter, doubts: HomeSuspicion, order: Sequence[str] = (),
+    directory: Path, session: Reporter, suspicion: HomeSuspicion, order: Sequence[str] = (),
 ) -> Assignment:  # fmt: skip
     """For a lead: wait until `settings.stages` homes are here, itself included, and tell them which layers they
     hold.
 
     A home that held a stage before holds it again. If it is gone, it is replaced by a home that has kept its layers, or
-    else by any other; `doubts` knows which homes are excluded. The first time, the homes hold the stages that are
+    else by any other; `suspicion` knows which homes are excluded. The first time, the homes hold the stages that are
     fastest together, or those of the `order` in which they found each other. Raises the error with which a link ended,
     LeaveRequested, HomesLacking, and BadInput if the model cannot be cut for these homes.
     """
@@ -71,12 +71,12 @@ def assemble(
 
     def dealt(message: object) -> Assignment | None:
         if isinstance(message, HomesOffered):
-            table.seat(doubts.admitted(message.homes))
+            table.seat(suspicion.admitted(message.homes))
         if table.enough_since is None:
             return None
         if before is None:
             return table.dealt_first(mine, cast("Wire", settings.activations), order)
-        chosen = doubts.chosen(table.present, settings.stages - 1)
+        chosen = suspicion.chosen(table.present, settings.stages - 1)
         all_back = {holder.peer for holder in before.workers} <= {home.peer for home in chosen}
         if not all_back and time.monotonic() - table.enough_since < GRACE_S:
             return None

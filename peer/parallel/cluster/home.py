@@ -34,7 +34,7 @@ class ClusterHome:
 
     def __init__(
         self, assignment: Assignment, me: str, end: FlowLine, contributions: Path, ask_submit: Callable[[], None],
-        changed: Callable[[Assignment], None] = lambda assignment: None, doubts: HomeSuspicion | None = None,
+        changed: Callable[[Assignment], None] = lambda assignment: None, suspicion: HomeSuspicion | None = None,
     ) -> None:  # fmt: skip
         """`ask_submit` makes this home's life submit a contribution at its present anchor; `changed` is called when
         there are more spares."""
@@ -42,7 +42,7 @@ class ClusterHome:
         assert holder is not None, "an assignment without this home is for others"
         self.assignment, self.me, self.holder = assignment, me, holder
         self.is_lead, self._changed = assignment.lead == me, changed
-        self._doubts = doubts or HomeSuspicion()
+        self._suspicion = suspicion or HomeSuspicion()
         self._stage: WorkerStage | None = None
         self._first: LeadStage | None = None
         self.homes: LeadHomes | WorkerHome
@@ -109,7 +109,7 @@ class ClusterHome:
     def enlisted(self, homes: Sequence[HomeOffer]) -> Assignment | None:
         """For a lead: the assignment with all new homes as spares; None if there are none."""
         known = {holder.peer for holder in (*self.assignment.stages, *self.assignment.spares)}
-        may = self._doubts.admitted(homes)
+        may = self._suspicion.admitted(homes)
         if not self.is_lead or known >= {home.peer for home in may}:
             return None
         self.assignment = with_spares(self.assignment, may)

@@ -24,9 +24,7 @@ SLOTS = ("first", "second")
 class RankOptimizer:
     """The optimizers over the parameters of a sharded model."""
 
-    def __init__(
-        self, model: nn.Module, spec: RunSpec, shards: RankShards, arena: Arena, *, in_arena: bool = False
-    ) -> None:
+    def __init__(self, model: nn.Module, spec: RunSpec, shards: RankShards, arena: Arena, *, in_arena: bool) -> None:
         """With `in_arena`, AdamW's moments themselves lie in the arena, without a copy."""
         self._parameters, self._shards, self._arena = trained(model), shards, arena
         self._clip = spec.inner.clip

@@ -20,7 +20,7 @@ from peer.training.train.round_vectors import MEMORY_SHARE
 
 
 def choose_ranks(
-    spec: RunSpec, settings: PeerSettings, devices: Sequence[torch.device], fit: Tuned | None = None
+    spec: RunSpec, settings: PeerSettings, devices: Sequence[torch.device], fit: Tuned | None
 ) -> RankOptions:
     """The options for one rank on each of these devices: as a dry run found them, or otherwise by the memory. Raises
     BadInput for a way that is impossible with this number of devices."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from peer.consensus.protocol.block import NEVER, Update
 from peer.consensus.rounds.timeouts import MISSED, ready_after_s
-from peer.planning.plan.coefficients import UNMEASURED, Z90, Coefficients, shipped
+from peer.planning.plan.coefficients import UNMEASURED, Z90, shipped
 from peer.planning.plan.model_shape import ModelShape, shape_of
 from peer.planning.plan.peer_set import Machine, PeerSet, claimed_mbps, claimed_step_s, swarm_of
 from peer.planning.plan.round_cost import predict
@@ -77,8 +77,8 @@ class Forecast:
 class RoundForecaster:
     """Follows one run at one peer. It is pure: all that it knows is passed to it."""
 
-    def __init__(self, spec: RunSpec, shape: ModelShape | None = None, given: Coefficients | None = None) -> None:
-        self._spec, self._shape, self._given = spec, shape or shape_of(spec), given or shipped()
+    def __init__(self, spec: RunSpec, shape: ModelShape | None = None) -> None:
+        self._spec, self._shape, self._given = spec, shape or shape_of(spec), shipped()
         self._variance = math.hypot(self._given.residual, UNMEASURED) ** 2
         self._learned = 0
         self._foretold_s: float | None = None

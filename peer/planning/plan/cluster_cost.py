@@ -90,9 +90,7 @@ def fewest_stages(shape: ModelShape, spec: RunSpec, rooms_bytes: Sequence[float]
     return None
 
 
-def smallest_cluster(
-    shape: ModelShape, spec: RunSpec, room_bytes: float, upload_bps: float, *, flops: float = HOME_FLOPS
-) -> ClusterForecast | None:
+def smallest_cluster(shape: ModelShape, spec: RunSpec, room_bytes: float, upload_bps: float) -> ClusterForecast | None:
     """The forecast for the smallest cluster of homes alike that can hold the model, with `room_bytes` on the device of
     each; it forms by the dealing of its lead. None if there is none."""
     if room_bytes <= 0 or no_cluster(spec):
@@ -100,7 +98,7 @@ def smallest_cluster(
     homes = fewest_stages(shape, spec, [room_bytes] * shape.blocks, least=2)
     if homes is None:
         return None
-    speed = flops / shape.flops_per_token(spec.model.context)
+    speed = HOME_FLOPS / shape.flops_per_token(spec.model.context)
     alike = StageHome(tokens_per_s=speed, room_bytes=room_bytes, upload_bps=upload_bps)
     found = cluster_of(shape, spec, [alike] * homes)
     assert found is not None, "they were counted so that they have room"

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from peer.consensus.codec.codec import Codec
 from peer.consensus.codec.state_digest import FLOAT32_BYTES
+from peer.node.store.snapshots import KEPT as SNAPSHOTS_KEPT
 from peer.schema.spec import RunSpec
 
-SNAPSHOTS_KEPT = 2
 CHECKPOINTS_KEPT = 2
 CHECKPOINTS_BYTES = 20 << 30
 """If two checkpoints would need more than this, only one is kept."""

@@ -57,7 +57,7 @@ def _profile_of(machine: Machine) -> RanksProfile:
 
 def ways_to_try(
     shape: ModelShape, spec: RunSpec, room_bytes: Sequence[float], main_bytes: float, *, kind: Sharding | None = None,
-    offload: bool = False, given: RanksProfile = HOME_PROFILE,
+    offload: bool = False,
 ) -> list[ShardingStrategy]:  # fmt: skip
     """The ways that may fit devices with `room_bytes` each (0: not known), the fastest by the forecast first. If the
     owner allows `offload`, ways that keep layers in `main_bytes` of main memory follow last. Of one `kind`, or of
@@ -69,7 +69,7 @@ def ways_to_try(
     found = []
     for offloads in (False, True) if offload else (False,):
         costs = [
-            sharded_cost(work, way, given) for way in strategies_of(ranks, offloads=offloads)
+            sharded_cost(work, way, HOME_PROFILE) for way in strategies_of(ranks, offloads=offloads)
             if kind in (None, way.kind) and (spec.inner.optimizer != "muon" or way.shares == 1)
         ]  # fmt: skip
         fitting = [cost for cost in costs if ranks * cost.main_bytes <= main_bytes and _may_fit(cost, room_bytes)]

@@ -154,8 +154,6 @@ class MemoryFootprint:
     """On the device: the frozen model of an adapter."""
     activation_bytes: int
     """On the device: an estimate for one micro-batch, with its logits (`peer.schema.peak_memory`)."""
-    logits_bytes: int
-    """The part of the activations that belongs to the output head."""
     anchor_bytes: int
     """In main memory: θ, outer momentum, residual, and the start of the inner steps, float32."""
     encoded_bytes: int
@@ -171,9 +169,7 @@ class MemoryFootprint:
         return self.device_bytes + self.anchor_bytes + self.encoded_bytes
 
 
-def peak_of(
-    shape: ModelShape, spec: RunSpec, sequences: int, *, bfloat16: bool | None = None, rung: Rung = PLAIN
-) -> Peak:
+def peak_of(shape: ModelShape, spec: RunSpec, sequences: int, *, bfloat16: bool | None, rung: Rung = PLAIN) -> Peak:
     """With micro-batches of so many sequences. Where the spec leaves the precision to the device and nobody says which,
     float32 is assumed, which takes more."""
     return peak(
@@ -197,7 +193,6 @@ def memory_of(
         training_bytes=found.states,
         frozen_bytes=shape.frozen_bytes,
         activation_bytes=found.copies + found.blocks + found.logits + shape.unpacked_bytes,
-        logits_bytes=found.logits,
         anchor_bytes=STATE_VECTORS * FLOAT32_BYTES * parameters,
         encoded_bytes=2 * codec.part_bytes(largest) + codec.of_means.part_bytes(largest),
     )

@@ -122,7 +122,7 @@ class PeerSet:
 
     machines: tuple[Machine, ...]
     network: Network
-    assumed: tuple[str, ...] = ()
+    assumed: tuple[str, ...]
     """The values that nobody measured or stated, in words."""
     cores: int = 0
     """If all peers run on one machine, the number of cores they share. 0: each has its own machine."""

@@ -72,7 +72,7 @@ def read_peers(path: Path, *, most: int = MOST_PEERS) -> PeerSet:
     return read_declared(path, most=most).swarm()
 
 
-def read_declared(path: Path, *, most: int = MOST_PEERS) -> PeerSpecs:
+def read_declared(path: Path, *, most: int) -> PeerSpecs:
     """The same as `read_peers`, without matrices between all peers."""
     try:
         table = tomllib.loads(path.read_text())

@@ -73,8 +73,7 @@ class Traffic:
     """The traffic of one round, averaged over fragments and rotations."""
 
     up_bytes: float
-    """The bytes that one member sends."""
-    down_bytes: float
+    """The bytes that one member sends, and receives."""
     send_wire_s: float
     """Seconds from the first part to the last, on the slowest line."""
     means_wire_s: float
@@ -91,7 +90,7 @@ def traffic_of(shape: ModelShape, spec: RunSpec, swarm: PeerSet) -> Traffic:
 def _traffic_of(shape: ModelShape, swarm: PeerSet, wire: str, part_elements: int, fragments: int) -> Traffic:
     members = len(swarm)
     if members == 1:
-        return Traffic(up_bytes=0, down_bytes=0, send_wire_s=0, means_wire_s=0, messages=0)
+        return Traffic(up_bytes=0, send_wire_s=0, means_wire_s=0, messages=0)
     up, down = (np.array([getattr(machine, f"{way}_bps") for machine in swarm.machines]) / 8
                 for way in ("upload", "download"))  # fmt: skip
     pairs = swarm.network.bandwidth_bps / 8
@@ -107,7 +106,7 @@ def _traffic_of(shape: ModelShape, swarm: PeerSet, wire: str, part_elements: int
     control = float(np.mean([_control_bytes(runs, members) for runs in layouts]))
     sent = (members - 1) / members * (whole + means) + control
     return Traffic(
-        up_bytes=sent, down_bytes=sent, send_wire_s=send_s, means_wire_s=means_s,
+        up_bytes=sent, send_wire_s=send_s, means_wire_s=means_s,
         messages=4 * members + 4 * members * (members - 1),  # of a round without faults, heartbeats included
     )  # fmt: skip
 

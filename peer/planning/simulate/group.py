@@ -18,8 +18,8 @@ from peer.node.limits.policy import Hold
 from peer.planning.placement.pairwise_network import Regions
 from peer.planning.simulate.memory_network import NOTICED_S, Scheduler
 from peer.planning.simulate.memory_store import TOKEN_BYTES, ModelKeys, is_finite
-from peer.planning.simulate.run_summary import GroupTally
-from peer.planning.simulate.scenario import ChurnEvent, PeerProfile, Scenario, changes_of
+from peer.planning.simulate.run_summary import GroupTally, Summary, figures_of
+from peer.planning.simulate.scenario import ChurnEvent, PeerProfile, Scenario, ScenarioOptions, changes_of
 from peer.planning.simulate.simulated_peer import SimulatedPeer
 from peer.planning.simulate.virtual_network import Sizes, VirtualNetwork
 from peer.schema.events import Event, EventLine
@@ -33,6 +33,14 @@ STATE_BYTES = 8
 """The size of θ and momentum of one parameter in a snapshot."""
 
 Sink = Callable[[EventLine], None]
+
+
+def simulate(asked: ScenarioOptions, *, sink: Sink | None = None) -> Summary:
+    """Simulate the scenario that the options describe. Raises BadInput for impossible options."""
+    setting = asked.setting()
+    group = Group(setting, sink=sink)
+    group.run()
+    return figures_of(group.tally, len(setting.machines), setting.spec.round.fragments, group.network.messages)
 
 
 class Group:

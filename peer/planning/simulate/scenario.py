@@ -6,7 +6,7 @@ import dataclasses
 import heapq
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
@@ -27,17 +27,17 @@ class PeerProfile:
 
     step_s: float
     """Seconds of an inner step."""
-    spread: float = 0.0
+    spread: float
     """The standard deviation of the logarithm of its speed, between rounds."""
-    submit_s: float = 0.05
+    submit_s: float
     """Seconds from its last step until its contribution is encoded and on disk."""
-    apply_s: float = 0.05
+    apply_s: float
     """Seconds from a commit until the new anchor is computed."""
-    reduce_s: float = 0.002
+    reduce_s: float
     """Seconds to average one part."""
-    upload_bps: float = 0.0
-    download_bps: float = 0.0
-    skew_s: float = 0.0
+    upload_bps: float
+    download_bps: float
+    skew_s: float
     """The seconds by which its clock is ahead of Unix time."""
     attack: str = ""
     """One of `ATTACKS`, or empty."""
@@ -83,14 +83,14 @@ class Scenario:
     machines: tuple[PeerProfile, ...]
     """The machines of the founders. Each peer that joins later has the machine of one of them, in turn."""
     rounds: int
-    seed: int = 0
-    regions: Regions | None = None
+    seed: int
+    regions: Regions | None
     """The delay and bandwidth between places, and within each place."""
-    places: tuple[int, ...] = ()
+    places: tuple[int, ...]
     """The place of each founder. Each peer that joins later has the place of one of them, in turn."""
     delay_s: tuple[float, float] = (0.01, 0.05)
     """Without places: the smallest and largest one-way delay of a pair."""
-    churn: Churn = field(default_factory=Churn)
+    churn: Churn
     part_elements: int = 0
     """The largest size of a part; 0: as in the spec."""
 

@@ -75,9 +75,7 @@ class SimulatedPeer(SwarmPeer):
     world: Group
     disk: NormStore
 
-    def __init__(
-        self, world: Group, name: str, machine: PeerProfile, title: str, donor: SimulatedPeer | None = None
-    ) -> None:
+    def __init__(self, world: Group, name: str, machine: PeerProfile, title: str, donor: SimulatedPeer | None) -> None:
         super().__init__(
             world, name,
             NormStore(self, world.genesis, world.keep_rounds, lambda block, head: None),

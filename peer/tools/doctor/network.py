@@ -189,13 +189,13 @@ async def have_knocked(met: NetworkFindings, addresses: Sequence[str]) -> list[D
 # ---- the line ----
 
 
-async def measure_line(met: NetworkFindings, limit_s: float = PROBE_S) -> None:
+async def measure_line(met: NetworkFindings) -> None:
     """With the nodes that answered first, then with peers of the board; what was found is added to `met`."""
     serve_probes(met.node)
     candidates = [*met.answered, *await _peers(met)]
     for peer in list(dict.fromkeys(candidates))[:PROBED_MOST]:
         trip_s = met.answered.get(peer, 0.0)
-        met.speeds.append(await measure_bandwidth(met.node, peer, trip_s, limit_s))
+        met.speeds.append(await measure_bandwidth(met.node, peer, trip_s, PROBE_S))
 
 
 async def _peers(met: NetworkFindings) -> list[str]:

@@ -37,7 +37,7 @@ BURST_S = 10.0
 ANSWER_S = 3.0
 SILENT_S = 10.0
 """Who did not answer, or had nothing, is left alone for so long."""
-DOUBT_S = 60.0
+REFUSE_S = 60.0
 """And who gave a block that cannot be."""
 CATCH_UP_BYTES_PER_S = 256 << 10
 """On the average: volunteers' upload is for rounds."""
@@ -198,7 +198,7 @@ class Watcher:
         if taken.fault:
             fault = f"round {following.head.round + 1} as {source} gives it cannot be verified: {taken.fault}"
             self._warn(f"{fault}; others are asked")
-            self._leave_alone(source, DOUBT_S)
+            self._leave_alone(source, REFUSE_S)
             self._layer_sizes = ()
         elif not taken.steps:
             self._leave_alone(source, SILENT_S)

@@ -55,14 +55,10 @@ def first_anchor(spec: RunSpec) -> OuterState:
     return OuterState.initial(FlatParameters(build(spec)).by_layer())
 
 
-def restore_at(
-    directory: Path, spec: RunSpec, name: bytes, round: int, initial: OuterState | None = None,
-    start: RunStart | None = None,
-) -> OuterState:  # fmt: skip
-    """The anchor with this name and round, of all layers, or of those of `initial`, which is changed in place.
-    Raises the errors of `lead_to`."""
-    anchor = initial or first_anchor(spec)
-    lead_to(anchor, directory, spec, name, round, start or RunStart.of(anchor))
+def restore_at(directory: Path, spec: RunSpec, name: bytes, round: int) -> OuterState:
+    """The anchor with this name and round, of all layers. Raises the errors of `lead_to`."""
+    anchor = first_anchor(spec)
+    lead_to(anchor, directory, spec, name, round, RunStart.of(anchor))
     return anchor
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from dht.errors import BadInput, BadSpec
@@ -59,32 +59,32 @@ class DataInspection:
     held_out_by: str
     files: tuple[tuple[str, int], ...]
     """The files that are read: name and bytes."""
-    left_out: tuple[LeftOut, ...] = ()
-    converted: tuple[tuple[str, str], ...] = ()
+    left_out: tuple[LeftOut, ...]
+    converted: tuple[tuple[str, str], ...]
     """Files in another encoding than UTF-8, and in which."""
-    characters: int = 0
-    replaced: int = 0
+    characters: int
+    replaced: int
     """Characters that are U+FFFD, since there was no valid one, or NUL."""
-    replaced_in: tuple[str, ...] = ()
+    replaced_in: tuple[str, ...]
     """Some of the documents, or pieces of one, that have more of them than all may have."""
-    documents: int = 0
-    duplicates: int = 0
+    documents: int
+    duplicates: int
     """Documents that already appear earlier."""
-    long: int = 0
+    long: int
     """Documents of more than `context` tokens."""
-    talks: Mapping[str, int] = field(default_factory=dict)
+    talks: Mapping[str, int]
     """How many tokens of conversations are learned and how many are not: see `ChatEncoder.counts`."""
-    closing: str | None = None
+    closing: str | None
     """The token that ends an answer; empty if the template uses none, None if nobody has looked."""
-    tokens: int = 0
-    is_counted: bool = True
+    tokens: int
+    is_counted: bool
     """Whether all tokens were counted, and not estimated."""
-    holds_out_pieces: bool = False
+    holds_out_pieces: bool
     """Whether pieces of long documents are held out, since there are few documents."""
-    passes: float | None = None
+    passes: float | None
     """How often the whole run reads all of it; None for a run without end."""
-    faults: tuple[str, ...] = ()
-    more_faults: int = 0
+    faults: tuple[str, ...]
+    more_faults: int
     """Beyond those in `faults`."""
 
     @property

@@ -31,7 +31,7 @@ class LayerUpdate:
     """The numbers of those that are here."""
     layer: Callable[[int], LayerTensors]
     kernels: Kernels
-    own: float | None = None
+    own: float | None
     """The weight of a peer's own parameters if it trained on meanwhile and merges by interpolation."""
     gives_up: bool = False
     """Whether the rest of the residual of these parts is too old."""

@@ -101,8 +101,8 @@ MakeEngine = Callable[[Sequences], Engine]
 
 
 def one_device(
-    spec: RunSpec, device: torch.device, fit: Tuned | None = None,
-    on_halved: Callable[[int], None] = lambda sequences: None, folder: Path | None = None,
+    spec: RunSpec, device: torch.device, fit: Tuned | None,
+    on_halved: Callable[[int], None], folder: Path | None,
 ) -> MakeEngine:  # fmt: skip
     """All in this process. `on_halved` is called when a micro-batch was halved; `folder` has room for what no memory
     has."""

@@ -13,10 +13,10 @@ import time
 from pathlib import Path
 
 import torch.distributed as dist
-from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from dht.process import die_with_parent
+from peer.training.train.backend import SingleDevice
 from tests.benchmarks.rivals.trainee import LAST, Orders, Trainee, all_reduce_floor_s, await_go, rest_until, tell
 
 PATIENCE = datetime.timedelta(seconds=300)
@@ -30,7 +30,8 @@ def main() -> int:
     orders = Orders.read(folder)
     os.environ["GLOO_SOCKET_IFNAME"] = orders.device
     join(orders)
-    trainee = Trainee(orders, wrap)
+    trainee = Trainee(orders)
+    average_gradients(trainee.device)
     floor_s = all_reduce_floor_s(orders, FLOAT_BYTES * trainee.flat.size)
     tell("ready")
     await_go(folder)
@@ -59,9 +60,11 @@ def join(orders: Orders) -> None:
     )  # fmt: skip
 
 
-def wrap(model: nn.Module) -> nn.Module:
-    """The stock wrapper. All ranks have built the same parameters, so the first does not send its own."""
-    return DistributedDataParallel(model, init_sync=False, broadcast_buffers=False)
+def average_gradients(device: SingleDevice) -> None:
+    """Put the stock wrapper around what computes the loss. All ranks have built the same parameters, so the first does
+    not send its own."""
+    whole = device._whole
+    whole._net = DistributedDataParallel(whole._net, init_sync=False, broadcast_buffers=False)
 
 
 if __name__ == "__main__":

@@ -5,14 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from peer.schema.spec import load
 from peer.training.data.open_source import open_source
@@ -68,7 +66,7 @@ class Orders:
 class Trainee:
     """One peer's model, data and inner loop: those of the product."""
 
-    def __init__(self, orders: Orders, wrap: Callable[[nn.Module], nn.Module] = lambda model: model) -> None:
+    def __init__(self, orders: Orders) -> None:
         torch.set_num_threads(1)
         self.spec = load(orders.spec)
         self._step_s = orders.step_s
@@ -76,12 +74,12 @@ class Trainee:
         self.flat = FlatParameters(model)
         readers = orders.peers if orders.founder is not None else (*orders.peers, orders.me)
         batches = ShardSampler(open_source(self.spec, self.spec.data.path), self.spec, orders.me, readers, {})
-        self._inner = SingleDevice(wrap(model), self.spec, batches, torch.device("cpu"))
+        self.device = SingleDevice(model, self.spec, batches, torch.device("cpu"))
 
     def step(self, round: int, step: int) -> InnerStep:
         """One inner step, which keeps the device busy for as long as was declared: waiting inside it counts."""
         began_at = time.monotonic()
-        made = self._inner.step(round, step)
+        made = self.device.step(round, step)
         rest_until(began_at + self._step_s)
         return made
 

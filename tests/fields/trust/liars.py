@@ -90,7 +90,9 @@ class Stage:
 
     def accused(self) -> set[str]:
         """Whom an honest peer took for a liar."""
-        return {name for peer in self.honest for name in (*peer.driver.state.seen_lying, *peer.driver.state.banned)}
+        return {
+            name for peer in self.honest for name in (*peer.driver.state.seen_lying, *peer.driver.state.equivocators)
+        }
 
     def led_by_liar(self) -> int:
         return sum(block.update.coordinator == self.liar for block in self.blocks)

@@ -133,7 +133,7 @@ def test_the_only_peer_that_is_ahead_is_asked_also_when_it_gave_a_bad_block() ->
     lagging = run.world.peers[0]
     run.world.network.drops = lambda sender, to, frame: to == "p0" and is_last_vote(frame)
     state = lagging.driver.state
-    lagging.driver.state = replace(state, doubted={"p1": float("inf")})
+    lagging.driver.state = replace(state, refused_sources={"p1": float("inf")})
     run.until_round(4, within_s=60)
     run.assert_agreement()
 

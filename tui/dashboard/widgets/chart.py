@@ -217,7 +217,7 @@ def x_labels(chart: Plot, width: int) -> str:
 class SeriesChart(LineView):
     """One chart below a line that names its curves with their newest values. It is redrawn only when it has changed."""
 
-    def __init__(self, *, id: str | None = None) -> None:
+    def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
         self._make: Callable[[int], Plot] | None = None
         self._view: View | None = None

@@ -20,8 +20,8 @@ class LineView(Widget):
 
     DEFAULT_CSS = "LineView { width: 1fr; height: 1fr; }"
 
-    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
-        super().__init__(id=id, classes=classes)
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
         self._lines: list[StyledLine] = []
         self._base: Style | None = None
 

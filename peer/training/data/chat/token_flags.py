@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 # B = sequences, T = context + 1 tokens, V = vocabulary
@@ -68,11 +67,6 @@ def of_predicted(values_BTH: Tensor, tokens_BT: Tensor) -> Tensor:
 def predicted_tokens(tokens_BT: Tensor) -> int:
     """The number of predicted tokens."""
     return int((tokens_BT[:, 1:] <= NUMBER).sum())
-
-
-def summed_loss(logits_BTV: Tensor, tokens_BT: Tensor) -> Tensor:
-    """The loss in nats, summed over predicted tokens."""
-    return F.cross_entropy(logits_BTV.float().flatten(0, 1), labels(tokens_BT).flatten(), reduction="sum")
 
 
 def step_scale(taken: list[Tensor], whole: int) -> float:

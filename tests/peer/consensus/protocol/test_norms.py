@@ -28,7 +28,7 @@ from peer.consensus.protocol.layout import Part, divide
 from peer.consensus.protocol.norms import (
     NOT_A_NUMBER,
     PartNorms,
-    caught,
+    convictions,
     declare,
     declared,
     declared_norm,
@@ -316,30 +316,30 @@ def test_more_than_half_of_the_others_convict(peers: int, needed: int | None) ->
         members = swarm(peers, reporting)
         head = replace(HEAD, electorate=tuple(member.peer for member in members))
         convicted = needed is not None and reporting >= needed
-        assert caught(head, members) == ({"p0": reporting} if convicted else {})
+        assert convictions(head, members) == ({"p0": reporting} if convicted else {})
 
 
 def test_who_has_not_earned_a_vote_convicts_nobody() -> None:
     """Names cost nothing: of nine members six accuse an honest one, and none of them is a voter."""
     newcomers = tuple(header(f"x{index}", reports=(("p0", "lied"),)) for index in range(6))
-    assert caught(HEAD, (*ALL, *newcomers)) == {}
+    assert convictions(HEAD, (*ALL, *newcomers)) == {}
 
 
 def test_the_word_of_the_accused_does_not_count() -> None:
     """Neither for nor against itself, however often anybody says it."""
     members = list(swarm(3, 1))
-    assert caught(HEAD, members) == {}
+    assert convictions(HEAD, members) == {}
     members[0] = header("p0", reports=(("p0", "I did"),))
-    assert caught(HEAD, members) == {}
+    assert convictions(HEAD, members) == {}
     loud = tuple((f"p{index}", "lied") for index in range(MAX_REPORTS - 7))
-    assert caught(HEAD, (header("p0", reports=loud), *ALL[1:])) == {}
+    assert convictions(HEAD, (header("p0", reports=loud), *ALL[1:])) == {}
 
 
 def test_who_is_not_there_can_be_convicted_too() -> None:
     """A liar may stay away for a round: then all members are the others."""
     members = tuple(header(name, reports=(("p9", "lied"),)) for name in NAMES[:2])
-    assert caught(HEAD, (*members, ALL[2])) == {"p9": 2}
-    assert caught(HEAD, (members[0], *ALL[1:])) == {}
+    assert convictions(HEAD, (*members, ALL[2])) == {"p9": 2}
+    assert convictions(HEAD, (members[0], *ALL[1:])) == {}
 
 
 def decided(head: ChainHead, members: tuple[ContributionHeader, ...], cooldown: int) -> Update:
@@ -384,7 +384,7 @@ def test_who_is_reported_again_begins_again() -> None:
     members = tuple(replace(item, anchor=head.anchor).signed(ModelKeys(item.peer)) for item in swarm(3, 2))
     (row,) = decided(head, members, 4).penalties
     assert row[3] == head.round + 1 + 1 + 4
-    (before,) = head.caught
+    (before,) = head.convicted
     assert before[3] == row[3] - 1
 
 
@@ -392,7 +392,7 @@ def test_if_all_are_guilty_somebody_reduces_all_the_same() -> None:
     """Or the run would stand still for ever."""
     accused = tuple((name, "lied") for name in NAMES)
     members = tuple(header(name, reports=accused) for name in NAMES)
-    assert set(caught(HEAD, members)) == set(NAMES)
+    assert set(convictions(HEAD, members)) == set(NAMES)
     assert set(shard_owners(rules("p0"), HEAD, members, 0)) <= set(NAMES)
     assert judgement_of(rules("p0"), HEAD, members).weights[0] == (0, 0, 0)
 

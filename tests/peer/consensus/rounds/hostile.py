@@ -423,7 +423,7 @@ def check_bounds(state: State) -> None:
     assert len(state.held) <= 64
     assert len(state.wanted.digests) <= max(parts, 1)
     assert len(state.head.electorate) <= 64
-    assert len(state.head.caught) <= len(CROWD)
+    assert len(state.head.convicted) <= len(CROWD)
     assert set(state.seen_lying) <= set(CROWD)
     if state.exchange is not None:
         assert len(state.exchange.means) <= parts

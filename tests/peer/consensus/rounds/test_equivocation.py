@@ -47,7 +47,7 @@ def test_two_proposals_are_a_proof_that_everybody_gets() -> None:
     (proof,) = messages(effects, EquivocationProof)
     other, told = step(holding(), Received(2.0, VOTER, proof))  # type: ignore[arg-type]
     assert alerts(told) == ["EQUIVOCATION"]
-    assert state.banned == other.banned == {COORDINATOR}
+    assert state.equivocators == other.equivocators == {COORDINATOR}
 
 
 def test_a_vote_for_another_update_than_was_proposed_here_is_the_same_proof() -> None:
@@ -102,7 +102,7 @@ def test_its_author_is_asked_for_nothing_and_followed_no_more() -> None:
 def test_what_proves_nothing_convicts_nobody(forged: EquivocationProof) -> None:
     state, effects = step(holding(), Received(1.0, VOTER, forged))
     assert not effects
-    assert not state.banned
+    assert not state.equivocators
 
 
 def test_the_same_proposal_again_is_no_crime() -> None:
@@ -110,4 +110,4 @@ def test_the_same_proposal_again_is_no_crime() -> None:
     state, _ = step(holding(), Received(4.0, COORDINATOR, propose(FIRST)))
     state, effects = step(state, Received(5.0, COORDINATOR, propose(FIRST)))
     assert messages(effects, VoteCast)
-    assert not state.banned
+    assert not state.equivocators

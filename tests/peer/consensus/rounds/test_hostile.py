@@ -35,7 +35,7 @@ def test_the_hostile_hand_reaches_every_corner() -> None:
     corners = {
         "PREPARING", "ADOPTING", "REDUCING", "PROPOSING", "exchange", "mean", "accepted", "fetching",
         "early", "committed", "redo", "checked", "prepared", "stuck", "records", "refused", "shown",
-        "lied", "caught",
+        "lied", "convicted",
     }  # fmt: skip
     seen: set[str] = set()
     for seed in (181, 12, 15, *range(80)):  # three that were enough when it was last looked
@@ -65,7 +65,7 @@ def corners_of(state: State) -> set[str]:
     seen |= {"refused"} if state.exchange is not None and state.exchange.refused else set()
     seen |= {"shown"} if state.shown else set()
     seen |= {"lied"} if state.seen_lying else set()
-    seen |= {"caught"} if state.head.caught else set()
+    seen |= {"convicted"} if state.head.convicted else set()
     return seen
 
 

@@ -22,7 +22,7 @@ from peer.consensus.protocol.messages import (
     VoteCast,
     decode,
 )
-from peer.consensus.rounds.block_sync import ASK_EVERY_S, DOUBT_S
+from peer.consensus.rounds.block_sync import ASK_EVERY_S, REFUSE_S
 from peer.consensus.rounds.interface import (
     Effect,
     Input,
@@ -428,12 +428,12 @@ def test_a_forged_block_is_refused_and_another_peer_is_asked(what: str) -> None:
     assert len(state.blocks) == 1
     assert next(to for to, _ in sent(effects, GetObjects)) == ("p2",)
     now = 3.3
-    while now < 3.1 + DOUBT_S:
+    while now < 3.1 + REFUSE_S:
         now += 0.5
         state, effects = step(state, Tick(now))
         assert ("p1",) not in [to for to, _ in sent(effects, GetObjects)]
     state, _ = step(state, Tick(now + 1.0))
-    assert not state.doubted
+    assert not state.refused_sources
 
 
 def test_good_blocks_before_a_forged_one_are_taken() -> None:

@@ -31,21 +31,21 @@ def offers(*names: str) -> tuple[HomeOffer, ...]:
     return tuple(HomeOffer(name, name, 0.0, 0.0, 0.0) for name in names)
 
 
-def dealt(folder: Path, doubts: HomeSuspicion, *present: str) -> Assignment:
+def dealt(folder: Path, suspicion: HomeSuspicion, *present: str) -> Assignment:
     """By a lead that had dealt `BEFORE`."""
     remember(folder, BEFORE)
     inbox: SimpleQueue[Any] = SimpleQueue()
     inbox.put(HomesOffered(offers(*present)))
     session: Any = SimpleNamespace(say=lambda *words: None, emit=lambda event: None, stopping=False)
     settings = PeerSettings(stages=2)
-    return assemble(lambda message: None, inbox, small_spec(), "lead", settings, folder, session, doubts)
+    return assemble(lambda message: None, inbox, small_spec(), "lead", settings, folder, session, suspicion)
 
 
 def noted(*gone: HomeGone) -> HomeSuspicion:
-    doubts = HomeSuspicion()
+    suspicion = HomeSuspicion()
     for each in gone:
-        doubts.note(each)
-    return doubts
+        suspicion.note(each)
+    return suspicion
 
 
 @pytest.fixture(autouse=True)
@@ -70,9 +70,9 @@ def test_a_silent_home_is_taken_where_nobody_else_is_there(tmp_path: Path) -> No
 
 def test_whoever_accuses_comes_last(tmp_path: Path) -> None:
     """One of the two lies: a third takes the place where there is one."""
-    doubts = noted(GarbageHome("liar", "returned another gradient", "spare"))
-    assert dealt(tmp_path, doubts, "liar", "spare", "third").workers[0].peer == "third"
-    assert dealt(tmp_path, doubts, "liar", "spare").workers[0].peer == "spare"
+    suspicion = noted(GarbageHome("liar", "returned another gradient", "spare"))
+    assert dealt(tmp_path, suspicion, "liar", "spare", "third").workers[0].peer == "third"
+    assert dealt(tmp_path, suspicion, "liar", "spare").workers[0].peer == "spare"
 
 
 def test_people_read_what_follows() -> None:
@@ -82,10 +82,10 @@ def test_people_read_what_follows() -> None:
 
 
 def test_a_liar_is_no_spare_and_a_lost_spare_ends_no_life(tmp_path: Path) -> None:
-    doubts = noted(GarbageHome("liar", "returned zeros"))
+    suspicion = noted(GarbageHome("liar", "returned zeros"))
     assignment = dealt_again(BEFORE, layout_of(shape_of(small_spec())), offers("lead", "spare"), 2)
     flow = MemoryFlow(("lead", "spare", "liar"))
-    home = ClusterHome(assignment, "lead", flow.port("lead"), tmp_path, lambda: None, doubts=doubts)
+    home = ClusterHome(assignment, "lead", flow.port("lead"), tmp_path, lambda: None, suspicion=suspicion)
     try:
         assert home.enlisted(offers("liar", "spare")) is None
         larger = home.enlisted(offers("liar", "spare", "third"))

@@ -151,7 +151,6 @@ def test_memory_of_the_shipped_specs(name: str, optimizer: str) -> None:
     assert told.anchor_bytes == 16 * told.parameters
     assert told.device_bytes == told.training_bytes + told.activation_bytes
     assert told.total_bytes == told.device_bytes + told.anchor_bytes + told.encoded_bytes
-    assert 0 < told.logits_bytes < told.activation_bytes
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])

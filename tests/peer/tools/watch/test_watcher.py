@@ -44,7 +44,13 @@ SPEED = 512.0
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Virtual time passes with every look and every question; the real one need not."""
-    for name, seconds in (("LOOK_S", 0.0), ("ANSWER_S", 0.02), ("SILENT_S", 0.05), ("DOUBT_S", 0.2), ("LINGER_S", 0.0)):
+    for name, seconds in (
+        ("LOOK_S", 0.0),
+        ("ANSWER_S", 0.02),
+        ("SILENT_S", 0.05),
+        ("REFUSE_S", 0.2),
+        ("LINGER_S", 0.0),
+    ):
         monkeypatch.setattr(watchers, name, seconds)
     monkeypatch.setattr(watchers, "CATCH_UP_BYTES_PER_S", 1 << 40)
 

@@ -23,9 +23,9 @@ from peer.training.data.chat.token_flags import (
     positions,
     predicted_tokens,
     step_scale,
-    summed_loss,
 )
 from peer.training.model.build import build, next_token_logits
+from tests.logits_loss import summed_loss
 
 SMALL: dict[str, Any] = {
     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2, "head_dim": 16,

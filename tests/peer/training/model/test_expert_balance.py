@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from peer.schema.spec import RunSpec, from_mapping
-from peer.training.data.chat.token_flags import HIDDEN, summed_loss
+from peer.training.data.chat.token_flags import HIDDEN
 from peer.training.model.build import build, next_token_logits
 from peer.training.model.net import Batch, Net
 from peer.training.train.backend import SingleDevice, held_out_loss
 from peer.training.train.inner_loop import MicroBatch
+from tests.logits_loss import summed_loss
 
 CPU = torch.device("cpu")
 SHAPE = {

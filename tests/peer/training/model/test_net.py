@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from peer.schema import peak_memory
 from peer.schema.architectures import ARCHITECTURES
 from peer.schema.spec import ATTENDS_BEYOND
-from peer.training.data.chat.token_flags import BEGINS, HIDDEN, IGNORED, summed_loss
+from peer.training.data.chat.token_flags import BEGINS, HIDDEN, IGNORED
 from peer.training.model import net as of_net
 from peer.training.model.build import build, next_token_logits
 from peer.training.model.net import (
@@ -29,6 +29,7 @@ from peer.training.model.net import (
     attend_without_looking,
     recompute_blocks,
 )
+from tests.logits_loss import summed_loss
 from tests.open_models import publish, run_from
 from tests.peer.training.model.test_adapter import adapted
 from tests.peer.training.model.test_build import make_spec

@@ -19,7 +19,7 @@ from peer.node.host.device import choose_device
 from peer.schema import spec as specs
 from peer.schema.peak_memory import Rung
 from peer.schema.spec import RunSpec
-from peer.training.data.chat.token_flags import predicted_tokens, summed_loss
+from peer.training.data.chat.token_flags import predicted_tokens
 from peer.training.data.open_source import open_source
 from peer.training.data.sampler import ShardSampler
 from peer.training.model.build import build, next_token_logits
@@ -28,6 +28,7 @@ from peer.training.train.backend import SingleDevice, held_out_loss, uses_bfloat
 from peer.training.train.inner_loop import MicroBatch
 from peer.training.train.optimizers import learning_rate
 from peer.training.train.trainer import LocalTrainer
+from tests.logits_loss import summed_loss
 from tests.peer.training.model.test_net import held
 from tests.saved import load_optimizer_state, optimizer_state
 from tests.stepping import loop_with
