@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +50,7 @@ from peer.parallel.pipeline.flight_messages import (
 from peer.parallel.pipeline.home_group import GarbageHome, HomeGone
 from peer.parallel.pipeline.home_watch import HomeWatch
 from peer.parallel.pipeline.stage import StageDevice, StagePlace
+from peer.parallel.pipeline.step_times import StepTimes
 from peer.parallel.pipeline.tied_matrix import Rows, exchanged
 from peer.planning.placement.block_shares import FLIGHTS_PER_STAGE, FLYING_BYTES
 from peer.schema.ipc import Assignment
@@ -65,6 +67,8 @@ AGAIN_S = 2.0
 """After this time a home that has not answered is asked again, and lost flights are looked for."""
 PATIENCE_S = 1.0
 """After this time a home at another anchor is asked again."""
+TIMES_KEPT = 256
+"""The number of steps whose timing is remembered."""
 TINY = 1e-6
 """The same constant as in torch.nn.utils.clip_grad_norm_."""
 M = TypeVar("M", bound=AnyFlight)
@@ -111,6 +115,7 @@ class LeadStage(StageDevice):
         self.step_s = 0.0
         """The duration of that step."""
         self._flights = 0
+        self._recent: deque[StepTimes] = deque(maxlen=TIMES_KEPT)
 
     def reassign(self, assignment: Assignment) -> None:
         super().reassign(assignment)
@@ -128,6 +133,8 @@ class LeadStage(StageDevice):
         try:
             made = super().step(round, position, stop)
             self.step_s = time.perf_counter() - began
+            if made.tokens:
+                self._recent.append(StepTimes(self.step_s, self._flights, made.tokens, self.flight_seconds))
             return made
         except _NotThere:
             until = time.monotonic() + PATIENCE_S
@@ -297,6 +304,11 @@ class LeadStage(StageDevice):
         busy = {self._place.me: self._busy_s} | {peer: answer.busy_s for peer, answer in answers.items()}
         self.flight_seconds = {peer: seconds / self._flights for peer, seconds in busy.items()}
         return True
+
+    def take_times(self) -> tuple[StepTimes, ...]:
+        """The timing of the steps since the call before, from any thread; of the newest TIMES_KEPT at most."""
+        taken, self._recent = self._recent, deque(maxlen=TIMES_KEPT)
+        return tuple(taken)
 
     def wire_bytes(self, stage: int) -> int:
         """The bytes that a stage sends for a micro-batch: hidden values forward, and a gradient back."""

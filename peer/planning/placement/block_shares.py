@@ -115,6 +115,15 @@ def deal_blocks(
     )  # fmt: skip
 
 
+def cut_in_order(
+    layout: BlockLayout, homes: Sequence[StageHome], value_bytes: float = WIRE_BYTES
+) -> tuple[int, ...] | None:
+    """The first layer of each stage where these homes hold the stages in this order: the cuts for which the slowest
+    is fastest; None if the model does not fit."""
+    cuts, slowest_s = _DealingProblem.of(layout, homes, value_bytes).cuts_of(range(len(homes)))
+    return tuple(layout.cuts[cut] for cut in cuts) if math.isfinite(slowest_s) else None
+
+
 def stage_room_bytes(layout: BlockLayout, stages: int) -> float:
     """The least memory with which `stages` homes alike can hold the model, whole blocks each; infinite if it has fewer
     blocks."""
