@@ -36,7 +36,7 @@ def moves(run: RealSwarm) -> list[str]:
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_blocks_leave_a_home_that_has_become_four_times_slower(swarm: StartSwarm) -> None:
     """All homes have the bits of a whole peer, before and after. What moved was with no other peer than the homes:
     the whole peer gives no snapshots to newcomers."""
