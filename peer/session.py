@@ -72,12 +72,12 @@ from peer.node.limits.enforcer import Throttle
 from peer.node.store import start_blob
 from peer.node.telemetry.reporter import Reporter
 from peer.parallel.cluster.home_suspicion import HomesLacking, HomeSuspicion
-from peer.parallel.pipeline.home_group import HomeGone
+from peer.parallel.pipeline.home_group import CutMoved, HomeGone
 from peer.parallel.ranks.rank_group import RankLost
 from peer.parallel.ranks.roster import DeviceRoster
 from peer.planning.forecast.forecaster import Forecaster
 from peer.schema import ipc
-from peer.schema.events import Event, PeerStateChanged
+from peer.schema.events import AlertRaised, Event, PeerStateChanged
 from peer.schema.ipc import AnyToTrainer
 from peer.schema.settings import PeerSettings
 from peer.schema.spec import RunSpec, parse
@@ -223,6 +223,9 @@ def _note_gone(gone: HomeGone, session: Reporter, suspicion: HomeSuspicion) -> N
     """Say how a cluster goes on. Raises LeaveRequested where this peer was about to leave."""
     if session.stopping:
         raise LeaveRequested from gone
+    if isinstance(gone, CutMoved):
+        session.emit(AlertRaised(level="info", code="CLUSTER", text=str(gone)))
+        return
     text = "; ".join(said for said in (str(gone), suspicion.note(gone)) if said)
     text = f"{text}; this peer goes on from its newest checkpoint as soon as its cluster is whole"
     session.warn("CLUSTER", f"{text}; what was submitted stays")
@@ -433,6 +436,8 @@ class Session:
         self._reporter.emit(committed)
         if self._cluster is not None and (measured := self._cluster.measured()) is not None:
             self._reporter.emit(measured)
+        if self._cluster is not None and (dealt := self._cluster.moved(trainer.spec)) is not None:
+            self._link.send(ipc.AssignStages(dealt))
         for penalty in imposed:
             if told.in_step or penalty.about == trainer.me:  # a newcomer need not tell what was long ago
                 self._reporter.emit(penalty)

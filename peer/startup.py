@@ -167,12 +167,15 @@ def _prepared(
                     require_room(spec, device, again=again, shares=_shares(settings, len(devices)))
             fit = fit_for(spec, settings, directory, session, devices)
             ranks = ranks_for(spec, settings, devices, fit)
+        if cluster is not None:
+            cluster.take_over(spec, lambda: session.stopping)
         session.say("JOINING", "building the model and reading the data")
         trainer = make_trainer(spec, settings, me, directory, fit, session, ranks, cluster)
         begun.callback(trainer.close)
         _say_where(trainer, devices, ranks, session)
         checkpoints, anchor = restore(trainer, directory, session)
         if cluster is not None:
+            anchor = anchor or _at_snapshot(trainer, directory)
             note_held(directory, trainer.held, trainer.anchor.round)
         trainer.leave_device()
         begun.pop_all()
@@ -430,6 +433,19 @@ def _take_up(trainer: LocalTrainer, found: Checkpoint, directory: Path, session:
         return name
     trainer.restore(found)
     return found.anchor
+
+
+def _at_snapshot(trainer: LocalTrainer, directory: Path) -> bytes:
+    """Have a home of a cluster that has no checkpoint of its layers stand at a snapshot that has them; returns its
+    anchor, empty without one."""
+    from peer.parallel.cluster.layer_takeover import stands_at
+    from peer.training.checkpoint.replay import read_anchor
+
+    found = stands_at(directory, trainer.held)
+    if found is None:
+        return b""
+    trainer.adopt(b"", read_anchor(directory, *found, trainer.held))
+    return found[1]
 
 
 def started(settings: PeerSettings, me: str, ready: Prepared, directory: Path) -> PeerStarted:

@@ -27,7 +27,7 @@ from peer.schema.settings import PeerSettings
 from peer.schema.spec import RunSpec
 from peer.testing.fault_channel import BOOKS, Striker
 from peer.testing.faults import Odd
-from peer.testing.short_waits import hurry, is_paced, slow_down
+from peer.testing.short_waits import drag, hurry, is_paced, slow_down
 
 if TYPE_CHECKING:
     from peer.parallel.cluster.home import ClusterHome
@@ -179,6 +179,8 @@ def run() -> int:
         let_be_odd(trainer, watched.take_odd)
         let_give_noise(trainer, directory)
         let_lose_ranks(trainer, directory)
+        if cluster is not None:
+            drag(vars(trainer._backend)["_model"], directory)
         if is_paced(directory):
             slow_down(trainer, vars(trainer._backend).get("_model"), settings.min_step_s, spec.inner.accumulation)
         if (directory / BOOKS).exists():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import runpy
 import sys
 import time
@@ -78,6 +79,25 @@ def slow_down(trainer: Stepping, model: Any, step_s: float, forwards: int = 1) -
     for module in modules:
         module.register_forward_hook(lambda *_: computing.layer(layer_s))
     vars(trainer)["step"] = step_slowly
+
+
+DRAG = "drag"
+"""While there is a file of this name in the directory of a home of a cluster, each of its blocks computes for so many
+seconds more, forward, as the file says."""
+BLOCK = re.compile(r".*\blayers\.\d+")
+
+
+def drag(model: Any, directory: Path) -> None:
+    """Have the blocks of this model look for that file."""
+    path = directory / DRAG
+
+    def compute_longer(*_: object) -> None:
+        if path.exists():
+            time.sleep(float(path.read_text()))
+
+    for name, module in model.named_modules():
+        if BLOCK.fullmatch(name):
+            module.register_forward_hook(compute_longer)
 
 
 class _Step:

@@ -35,8 +35,13 @@ def note_held(directory: Path, layers: range, round: int) -> None:
     if known is not None and known.layers != layers:
         _begin_anew(directory)
     if known is None or known.layers != layers:
-        text = json.dumps({"first": layers.start, "last": layers.stop - 1, "since": round})
-        write_atomic(directory / FILE, text.encode())
+        keep_from(directory, layers, round)
+
+
+def keep_from(directory: Path, layers: range, round: int) -> None:
+    """From anchor `round` on this folder keeps these layers; what it has of them since is here. Raises DiskFull."""
+    text = json.dumps({"first": layers.start, "last": layers.stop - 1, "since": round})
+    write_atomic(directory / FILE, text.encode())
 
 
 def _begin_anew(directory: Path) -> None:

@@ -16,6 +16,7 @@ from dht.atomic_files import write_atomic
 from dht.errors import BadInput
 from peer.network.link.handle import LeaveRequested
 from peer.node.telemetry.reporter import Reporter
+from peer.parallel.cluster.cut_moves import FASTER
 from peer.parallel.cluster.home_offer import measure_offer
 from peer.parallel.cluster.home_suspicion import HomesLacking, HomeSuspicion
 from peer.parallel.pipeline.span_choice import Wire, choose_spans, has_room, require_blocks
@@ -45,8 +46,6 @@ FILE = "cluster.assignment"
 """The file in a lead's folder with its last assignment."""
 GRACE_S = 5.0
 """Seconds in which a home that held a stage may come back before another takes its place."""
-FASTER = 1.5
-"""A spare replaces a present home if it is this many times as fast."""
 LOOK_S = 1.0
 """Seconds between two looks at whether the owner wants this peer to leave."""
 
@@ -67,10 +66,12 @@ def assemble(
     layout, before = layout_of(shape_of(spec)), _remembered(directory, me, settings)
     require_blocks(layout, settings.stages)
     mine = measure_offer(spec, settings, me)
+    suspicion.speeds.note_own(mine)
     table = _Table(settings.stages, layout, session)
 
     def dealt(message: object) -> Assignment | None:
         if isinstance(message, HomesOffered):
+            suspicion.speeds.note_present(message.homes)
             table.seat(suspicion.admitted(message.homes))
         if table.enough_since is None:
             return None
@@ -80,7 +81,7 @@ def assemble(
         all_back = {holder.peer for holder in before.workers} <= {home.peer for home in chosen}
         if not all_back and time.monotonic() - table.enough_since < GRACE_S:
             return None
-        return dealt_again(before, layout, [mine, *chosen], next_epoch())
+        return dealt_again(before, layout, suspicion.speeds.real([mine, *chosen]), next_epoch())
 
     session.say("JOINING", f"waiting for the other homes of this cluster, {settings.stages} in all")
     assignment = _hear(inbox, session, dealt)

@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from threading import Timer
 
 import torch
+from msgspec.structs import replace
 
 from peer.consensus.codec.codec import Codec
 from peer.consensus.codec.state_digest import state_digest
+from peer.consensus.protocol.encoding import digest_of
+from peer.consensus.protocol.layout import cut
 from peer.node.store.contributions import written_leaves
-from peer.parallel.cluster.assembly import with_spares
+from peer.node.store.snapshots import FOLDER, MANIFEST
+from peer.parallel.cluster.assembly import next_epoch, with_spares
+from peer.parallel.cluster.byte_exchange import ByteExchange
+from peer.parallel.cluster.cut_moves import Move, best_move, measured_speeds, move_to
 from peer.parallel.cluster.home_suspicion import HomeSuspicion
+from peer.parallel.cluster.layer_takeover import take_over
 from peer.parallel.pipeline.flow_router import FlowLine, FlowRouter
-from peer.parallel.pipeline.home_group import HomeGone, LeadHomes, WorkerHome
+from peer.parallel.pipeline.home_group import CutMoved, HomeGone, LeadHomes, WorkerHome
+from peer.parallel.pipeline.home_messages import AskBytes, BytesHere, decode_home
 from peer.parallel.pipeline.lead_stage import LeadStage
 from peer.parallel.pipeline.stage import StagePlace
 from peer.parallel.pipeline.stage_model import initial_layer_digests, initial_span, model_layers
+from peer.parallel.pipeline.step_times import Pace
 from peer.parallel.pipeline.worker_stage import WorkerStage
+from peer.planning.plan.cluster_cost import layout_of
+from peer.planning.plan.model_shape import shape_of
 from peer.schema.events import ClusterFormed, StagesMeasured
 from peer.schema.ipc import Assignment, HomeLost, HomeOffer, StagesAssigned
 from peer.schema.spec import RunSpec
@@ -28,6 +41,9 @@ from peer.training.train.engine import Engine, HeldSpan, MakeEngine
 from peer.training.train.inner_loop import Sequences
 from peer.training.train.layerwise import Layerwise
 
+HEARD_S = 8.0
+"""By then every home has asked its lead what to hold."""
+
 
 class ClusterHome:
     """This home's part in a cluster. It is made for an assignment, and closed with the life that it belongs to."""
@@ -36,8 +52,8 @@ class ClusterHome:
         self, assignment: Assignment, me: str, end: FlowLine, contributions: Path, ask_submit: Callable[[], None],
         changed: Callable[[Assignment], None] = lambda assignment: None, suspicion: HomeSuspicion | None = None,
     ) -> None:  # fmt: skip
-        """`ask_submit` makes this home's life submit a contribution at its present anchor; `changed` is called when
-        there are more spares."""
+        """`contributions` lies in this home's folder. `ask_submit` makes this home's life submit a contribution at its
+        present anchor; `changed` is called when there are more spares, or other layers for some homes."""
         holder = assignment.of(me)
         assert holder is not None, "an assignment without this home is for others"
         self.assignment, self.me, self.holder = assignment, me, holder
@@ -53,7 +69,41 @@ class ClusterHome:
                 assignment, me, lambda to, frame: self.router.send(to, frame),
                 written=partial(written_leaves, contributions), ask_submit=ask_submit,
             )  # fmt: skip
-        self.router = FlowRouter(end, self.homes.take)
+        self._directory = contributions.parent
+        self._bytes = ByteExchange(self._directory, lambda to, frame: self.router.send(to, frame))
+        self._weighed = b""
+        """The newest snapshot at which a lead asked whether layers should move."""
+        self._move: Move | None = None
+        """The answer."""
+        self._moves: CutMoved | None = None
+        """How this life ends once the others have heard that layers move."""
+        self._ending: Timer | None = None
+        self.router = FlowRouter(end, self._take)
+
+    @property
+    def _others(self) -> list[str]:
+        """The other homes, spares last."""
+        held = (*self.assignment.stages, *self.assignment.spares)
+        return [holder.peer for holder in held if holder.peer != self.me]
+
+    def _take(self, sender: str, frame: bytes) -> None:
+        """A frame of another home, on the reading thread."""
+        with suppress(ValueError):
+            message = decode_home(frame)
+            if isinstance(message, AskBytes | BytesHere):
+                if sender in self._others:
+                    self._bytes.take(sender, message)
+                return
+        self.homes.take(sender, frame)
+
+    def take_over(self, spec: RunSpec, stop: Callable[[], bool]) -> None:
+        """If this home has kept other layers, get what it lacks of its own from the homes that had them. Raises
+        HomeGone."""
+        parts = cut([layer.size for layer in model_layers(spec)], spec.codec.part_elements)
+        take_over(
+            self._directory, self.holder.layers, parts, spec.round.fragments,
+            lambda digests, keep: self._bytes.fetch(self._others, digests, keep, stop),
+        )  # fmt: skip
 
     def engine(self, spec: RunSpec, device: torch.device, folder: Path, on_halved: Callable[[int], None]) -> MakeEngine:
         """Returns the maker of a training engine for the layers of this home."""
@@ -106,11 +156,72 @@ class ClusterHome:
         ]  # fmt: skip
         return StagesMeasured(step_s=lead.step_s, stages=rows)
 
+    def moved(self, spec: RunSpec) -> Assignment | None:
+        """For a lead, at the end of a round: an assignment to tell the others, if layers are to move. They move once
+        all homes have a snapshot on disk, from which they go on.
+
+        This life ends as soon as the first home has gone to its next one: not before, else it would begin another one
+        without that home.
+        """
+        if self._first is None or not isinstance(self.homes, LeadHomes) or self._moves is not None:
+            return None
+        if self.homes.snapshot != self._weighed:
+            self._weighed, self._move = self.homes.snapshot, self._weigh(spec, self._first)
+        if self._move is None or not self._all_have(self._weighed):
+            return None
+        dealt = with_spares(
+            replace(self._move.to, epoch=next_epoch()), self._suspicion.admitted(self._suspicion.speeds.homes)
+        )
+        self._changed(dealt)
+        self._moves = CutMoved(self.me, self._in_words(spec, self._move))
+        self._ending = Timer(HEARD_S, self.homes.end, (self._moves,))
+        self._ending.start()
+        return dealt
+
+    def _weigh(self, spec: RunSpec, lead: LeadStage) -> Move | None:
+        """Whether layers should move, by the steps since the snapshot before."""
+        pace = Pace.of(lead.take_times())
+        if pace is None:
+            return None
+        layout, speeds = layout_of(shape_of(spec)), self._suspicion.speeds
+        speeds.measured |= measured_speeds(layout, self.assignment, pace)
+        may = {self.me, *(home.peer for home in self._suspicion.admitted(speeds.homes))}
+        homes = [home for home in speeds.homes if home.peer in may]
+        return speeds.watch.look(
+            best_move(layout, self.assignment, pace, homes), self.assignment,
+            lambda stages: move_to(stages, layout, self.assignment, pace, homes),
+        )  # fmt: skip
+
+    def _all_have(self, anchor: bytes) -> bool:
+        """Whether every home that holds layers, before or after, has this snapshot on disk; those that have not said
+        so are asked."""
+        assert self._move is not None
+        path = next((path for path in (self._directory / FOLDER).glob(f"*-{anchor.hex()}")), None)
+        if path is None:
+            return False
+        digest = digest_of((path / MANIFEST).read_bytes())
+        peers = {holder.peer for holder in (*self.assignment.stages, *self._move.to.stages)} - {self.me}
+        missing = [peer for peer in sorted(peers) if not self._bytes.has(peer, digest)]
+        for peer in missing:
+            self._bytes.ask(peer, (digest,))
+        return not missing
+
+    def _in_words(self, spec: RunSpec, move: Move) -> str:
+        names = [layer.name for layer in model_layers(spec)]
+        called = {home.peer: home.name for home in self._suspicion.speeds.homes}
+        new = [
+            f"{called.get(holder.peer) or holder.peer[-8:]} takes {layer_words(names, holder.layers)}"
+            for holder in move.to.stages
+            if holder not in self.assignment.stages
+        ]
+        return f"{', '.join(new)}; a step took {move.step_s:.3g} s, and should take {move.forecast_s:.3g} s"
+
     def enlisted(self, homes: Sequence[HomeOffer]) -> Assignment | None:
         """For a lead: the assignment with all new homes as spares; None if there are none."""
         known = {holder.peer for holder in (*self.assignment.stages, *self.assignment.spares)}
+        self._suspicion.speeds.note_present(homes)
         may = self._suspicion.admitted(homes)
-        if not self.is_lead or known >= {home.peer for home in may}:
+        if not self.is_lead or self._moves is not None or known >= {home.peer for home in may}:
             return None
         self.assignment = with_spares(self.assignment, may)
         self._changed(self.assignment)
@@ -120,6 +231,9 @@ class ClusterHome:
         """Process a message of the link about the cluster. Raises HomeGone if this life cannot go on with it."""
         match said:
             case HomeLost(peer=peer, why=why) if isinstance(self.homes, LeadHomes):
+                if self._moves is not None:
+                    self.homes.end(self._moves)
+                    raise self._moves
                 if peer in {holder.peer for holder in self.assignment.workers}:
                     self.homes.lost(peer, why)
                     raise HomeGone(peer, why)
@@ -133,12 +247,14 @@ class ClusterHome:
         holder = assignment.of(self.me)
         is_same = holder is not None and holder.layers == self.holder.layers and assignment.lead == self.assignment.lead
         if not is_same or self._stage is None:
-            raise HomeGone(assignment.lead, "has dealt the layers anew")
+            raise CutMoved(assignment.lead, "its lead has dealt them anew")
         self.assignment = assignment
         self.homes.reassign(assignment)
         self._stage.deal(assignment)
 
     def close(self) -> None:
+        if self._ending is not None:
+            self._ending.cancel()
         self.router.close()
 
 

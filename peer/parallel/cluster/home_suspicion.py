@@ -1,9 +1,12 @@
-"""What a lead has seen of its homes: which get no layers any more, and which get some only if no other home can."""
+"""What a lead has seen of its homes: which get no layers any more, which get some only if no other home can, and how
+fast they are.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from peer.parallel.cluster.cut_moves import HomeSpeeds
 from peer.parallel.pipeline.home_group import GarbageHome, HomeGone, SilentHome
 from peer.schema.ipc import HomeOffer
 
@@ -24,6 +27,7 @@ class HomeSuspicion:
         self._garbage: set[str] = set()
         self._last: set[str] = set()
         """The homes that were silent, and those that accused another home."""
+        self.speeds = HomeSpeeds()
 
     def note(self, gone: HomeGone) -> str:
         """Note the error that ended a life. Returns the consequence for that home in words; empty if there is none

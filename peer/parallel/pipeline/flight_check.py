@@ -25,7 +25,7 @@ ZEROS = 0.5
 """A larger share of tokens whose values are all 0 is always a fault."""
 TRIAL_ONE_IN = 100
 """One of this many steps, and the first of every round, begins with a trial; nobody can predict which."""
-TRIALS = 2
+TRIALS = 3
 """The number of trials, with different texts: a home is accused only if it fails in all of them."""
 DESCENT = 0.03
 """How far a trial descends along a gradient, per token, relative to the norm of its hidden values: further than the

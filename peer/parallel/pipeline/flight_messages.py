@@ -97,6 +97,18 @@ class Garbage(FlightMessage, frozen=True, kw_only=True):
     why: Annotated[str, Meta(max_length=400)]
 
 
+class AskShares(FlightMessage, frozen=True, kw_only=True):
+    """From the lead to all: what do the first two flights of this step say of your gradients?"""
+
+
+class Shares(FlightMessage, frozen=True, kw_only=True):
+    """To the lead: the change of the loss that this stage's gradient promises, and the one that it passes on
+    (`peer.parallel.pipeline.flight_shares`)."""
+
+    promised: float
+    passed: float
+
+
 class EndStep(FlightMessage, frozen=True, kw_only=True):
     """From the lead to all: multiply the gradients by `scale`, and make the optimizer's step."""
 
@@ -162,7 +174,7 @@ class GradientRows(FlightMessage, frozen=True, kw_only=True):
 
 AnyFlight = (
     Forward | FlightBack | Sweep | Swept | Alive | Garbage | AskNorm | SquareNorm | EndStep | Finished | StageFull
-    | NotThere | GiveUpStep | Stand | MatrixRows | RowsHere | AskRows | GradientRows
+    | NotThere | GiveUpStep | Stand | MatrixRows | RowsHere | AskRows | GradientRows | AskShares | Shares
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()

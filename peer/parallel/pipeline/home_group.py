@@ -67,6 +67,14 @@ class SilentHome(HomeGone):
     """A home that can still be reached did not do its part in time."""
 
 
+class CutMoved(HomeGone):
+    """No home is gone: a lead deals the layers anew, since other cuts are faster. `why` says who takes which."""
+
+    def __init__(self, lead: str, why: str) -> None:
+        super().__init__(lead, why)
+        self.args = (f"layers move between the homes of this cluster: {why}",)
+
+
 class LeadHomes:
     """A lead's communication with its workers; implements `peer.training.train.engine.Homes`."""
 
@@ -83,6 +91,9 @@ class LeadHomes:
         self._chunks: dict[str, ChunksWritten] = {}
         """The newest message of each worker."""
         self._drafted: tuple[bytes, Sequence[bytes], Complete] | None = None
+        self.snapshot = b""
+        """The anchor of the newest snapshot of which all homes have written their layers."""
+        self._end: HomeGone | None = None
 
     @property
     def member(self) -> str:
@@ -148,6 +159,7 @@ class LeadHomes:
         for holder in (*self._assignment.workers, *self._assignment.spares):
             self._send(holder.peer, frame)
         complete(joined)
+        self.snapshot = anchor
 
     def lost(self, peer: str, why: str) -> None:
         """This home has lost its connection to the lead; waiting for it ends. May be called from any thread."""
@@ -155,9 +167,16 @@ class LeadHomes:
             self._gone[peer] = why
             self._heard.notify_all()
 
+    def end(self, error: HomeGone) -> None:
+        """Have the next step raise this. May be called from any thread."""
+        with self._heard:
+            self._end = error
+
     def require_all(self) -> None:
         """Raises HomeGone if a home is known to be lost."""
         with self._heard:
+            if self._end is not None:
+                raise self._end
             for peer, why in self._gone.items():
                 raise HomeGone(peer, why)
 

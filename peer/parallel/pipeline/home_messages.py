@@ -15,6 +15,8 @@ KIND = 1
 MAX_FRAME_BYTES = 64 << 20
 MAX_CHUNKS = 1 << 20
 """The maximal number of chunks, of 1 MiB each."""
+MOST_ASKED = 16
+"""The bytes that are asked for at a time."""
 
 Range = tuple[Count, Count, Count]
 
@@ -71,7 +73,22 @@ class ChunksOfAll(HomeMessage, frozen=True):
     chunks: Annotated[tuple[Digest, ...], Meta(max_length=MAX_CHUNKS)]
 
 
-AnyHomeMessage = SubmitAtOnce | LeavesWritten | AskDigests | LayerDigests | ChunksWritten | ChunksOfAll
+class AskBytes(HomeMessage, frozen=True):
+    """To any home: the bytes with these digests."""
+
+    digests: Annotated[tuple[Digest, ...], Meta(max_length=MOST_ASKED)]
+
+
+class BytesHere(HomeMessage, frozen=True):
+    """The answer, for each digest; empty bytes if they are not on this home's disk."""
+
+    digest: Digest
+    payload: Annotated[bytes, Meta(max_length=MAX_FRAME_BYTES)]
+
+
+AnyHomeMessage = (
+    SubmitAtOnce | LeavesWritten | AskDigests | LayerDigests | ChunksWritten | ChunksOfAll | AskBytes | BytesHere
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyHomeMessage] = msgspec.msgpack.Decoder(AnyHomeMessage)

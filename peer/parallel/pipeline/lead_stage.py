@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,11 +23,12 @@ from torch import Tensor
 from dht.errors import MemoryFull, Unreachable
 from peer.node.host.device import is_out_of_memory, wait_for
 from peer.parallel.pipeline.activation_codec import BadActivations, encoded_bytes
-from peer.parallel.pipeline.flight_check import DESCENT, TRIAL_ONE_IN, TRIALS, fault_of_descent
+from peer.parallel.pipeline.flight_check import DESCENT, FINEST, TRIAL_ONE_IN, TRIALS, fault_of_descent
 from peer.parallel.pipeline.flight_messages import (
     AnyFlight,
     AskNorm,
     AskRows,
+    AskShares,
     BadFlight,
     EndStep,
     Finished,
@@ -38,6 +40,7 @@ from peer.parallel.pipeline.flight_messages import (
     MatrixRows,
     NotThere,
     RowsHere,
+    Shares,
     SquareNorm,
     StageFull,
     Stand,
@@ -46,9 +49,11 @@ from peer.parallel.pipeline.flight_messages import (
     decode_flight,
     encode_flight,
 )
+from peer.parallel.pipeline.flight_shares import change, fault_in
 from peer.parallel.pipeline.home_group import GarbageHome, HomeGone
 from peer.parallel.pipeline.home_watch import HomeWatch
 from peer.parallel.pipeline.stage import StageDevice, StagePlace
+from peer.parallel.pipeline.step_times import StepTimes
 from peer.parallel.pipeline.tied_matrix import Rows, exchanged
 from peer.planning.placement.block_shares import FLIGHTS_PER_STAGE, FLYING_BYTES
 from peer.schema.ipc import Assignment
@@ -65,6 +70,8 @@ AGAIN_S = 2.0
 """After this time a home that has not answered is asked again, and lost flights are looked for."""
 PATIENCE_S = 1.0
 """After this time a home at another anchor is asked again."""
+TIMES_KEPT = 256
+"""The number of steps whose timing is remembered."""
 TINY = 1e-6
 """The same constant as in torch.nn.utils.clip_grad_norm_."""
 M = TypeVar("M", bound=AnyFlight)
@@ -111,6 +118,7 @@ class LeadStage(StageDevice):
         self.step_s = 0.0
         """The duration of that step."""
         self._flights = 0
+        self._recent: deque[StepTimes] = deque(maxlen=TIMES_KEPT)
 
     def reassign(self, assignment: Assignment) -> None:
         super().reassign(assignment)
@@ -124,10 +132,12 @@ class LeadStage(StageDevice):
         Also raises HomeGone. If the step was not made, the sequences read for it are read again for the next one.
         """
         began = time.perf_counter()
-        self._tries = len(self._workers) == 1 and (position == 0 or self._chance.randrange(TRIAL_ONE_IN) == 0)
+        self._tries = position == 0 or self._chance.randrange(TRIAL_ONE_IN) == 0
         try:
             made = super().step(round, position, stop)
             self.step_s = time.perf_counter() - began
+            if made.tokens:
+                self._recent.append(StepTimes(self.step_s, self._flights, made.tokens, self.flight_seconds))
             return made
         except _NotThere:
             until = time.monotonic() + PATIENCE_S
@@ -176,24 +186,27 @@ class LeadStage(StageDevice):
         return stop()
 
     def _require_descent(self, whole: int) -> None:
-        """Raises GarbageHome if the loss does not fall when hidden values move down the gradients that come back.
+        """Raises GarbageHome if the loss does not fall when hidden values move down the gradients that come back, for
+        the home that is at fault with all texts.
 
-        The sequences read for this are read again. With more than one worker nobody could tell which one is at fault.
+        The sequences read for this are read again.
         """
         read: list[Tensor] = []
+        found: GarbageHome | None = None
         try:
             for _ in range(TRIALS):
-                fault = self._try(whole, read)
-                if fault is None:
+                before, found = found, self._try(whole, read)
+                if found is None or (before is not None and before.peer != found.peer):
                     return
         finally:
             self._reader.put_back(read)
-        raise GarbageHome(self._place.behind, f"returned {fault}")
+        assert found is not None
+        raise found
 
     @torch.no_grad()
-    def _try(self, whole: int, read: list[Tensor]) -> str | None:
-        """The fault in a gradient, in words, from two flights of a step that is given up, so that nothing of it
-        counts; None if there is none."""
+    def _try(self, whole: int, read: list[Tensor]) -> GarbageHome | None:
+        """The fault in a gradient, from two flights of a step that is given up, so that nothing of it counts; None if
+        there is none."""
         self._step_now += 1
         self._in_hand.clear()
         read.append(self._reader.next(min(self.micro.sequences, whole)))
@@ -205,7 +218,16 @@ class LeadStage(StageDevice):
             moved = gradient * (DESCENT * leaving.float().norm(dim=-1, keepdim=True) / lengths)
             self._in_hand.clear()
             self._depart(1, read[-1], whole, leaving=leaving - moved)
-            return fault_of_descent(there.loss, self._next_back().loss, float((gradient * moved).float().sum()))
+            loss, promised = self._next_back().loss, float((gradient * moved).float().sum())
+            if len(self._workers) == 1:
+                fault = fault_of_descent(there.loss, loss, promised)
+                return None if fault is None else GarbageHome(self._place.behind, f"returned {fault}")
+            if promised < FINEST * there.loss:
+                return None
+            sent = change(there.gradient, self._encoded(leaving), self._encoded(leaving - moved), self._decoded_row)
+            answers = self._ask_all(AskShares(epoch=self._epoch, step=self._step_now), Shares)
+            shares = [(peer, answers[peer].promised, answers[peer].passed) for peer in self._workers]
+            return fault_in(self._place.me, sent, shares)
         finally:
             self._tell_all(GiveUpStep(epoch=self._epoch, step=self._step_now))
 
@@ -297,6 +319,11 @@ class LeadStage(StageDevice):
         busy = {self._place.me: self._busy_s} | {peer: answer.busy_s for peer, answer in answers.items()}
         self.flight_seconds = {peer: seconds / self._flights for peer, seconds in busy.items()}
         return True
+
+    def take_times(self) -> tuple[StepTimes, ...]:
+        """The timing of the steps since the call before, from any thread; of the newest TIMES_KEPT at most."""
+        taken, self._recent = self._recent, deque(maxlen=TIMES_KEPT)
+        return tuple(taken)
 
     def wire_bytes(self, stage: int) -> int:
         """The bytes that a stage sends for a micro-batch: hidden values forward, and a gradient back."""

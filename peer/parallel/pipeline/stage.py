@@ -15,7 +15,12 @@ from torch import Tensor
 
 from peer.node.host.device import free_bytes
 from peer.node.host.processes import available_bytes
-from peer.parallel.pipeline.activation_codec import BadActivations, decode_activations, encode_activations
+from peer.parallel.pipeline.activation_codec import (
+    BadActivations,
+    decode_activations,
+    encode_activations,
+    encoded_bytes,
+)
 from peer.parallel.pipeline.flight_check import ArrivalHistory
 from peer.parallel.pipeline.flight_messages import AnyFlight, FlightBack, Forward, encode_flight
 from peer.parallel.pipeline.flight_port import FlightPort
@@ -179,6 +184,11 @@ class StageDevice(DeviceBackend):
         """The gradient of what left this stage, in the same number format. Raises BadActivations."""
         decoded = decode_activations(message.gradient, tuple(leaving.shape), self._place.wire, self._device)
         return decoded.to(leaving.dtype)
+
+    def _decoded_row(self, packed: bytes) -> Tensor:
+        """Hidden values or gradients of any number of tokens, shape (tokens, width). Raises BadActivations."""
+        tokens = len(packed) // encoded_bytes(self._width, self._place.wire)
+        return decode_activations(packed, (tokens, self._width), self._place.wire, self._device)
 
     def _encoded(self, values: Tensor) -> bytes:
         return encode_activations(values, self._place.wire)

@@ -21,6 +21,7 @@ from peer.parallel.pipeline.flight_messages import (
     AnyFlight,
     AskNorm,
     AskRows,
+    AskShares,
     BadFlight,
     EndStep,
     Finished,
@@ -32,6 +33,7 @@ from peer.parallel.pipeline.flight_messages import (
     MatrixRows,
     NotThere,
     RowsHere,
+    Shares,
     SquareNorm,
     StageFull,
     Stand,
@@ -40,6 +42,7 @@ from peer.parallel.pipeline.flight_messages import (
     decode_flight,
     encode_flight,
 )
+from peer.parallel.pipeline.flight_shares import SEEN, SeenFlight, shares_of
 from peer.parallel.pipeline.stage import StageDevice, StagePlace
 from peer.schema.ipc import Assignment
 from peer.schema.spec import RunSpec
@@ -84,6 +87,8 @@ class WorkerStage(StageDevice):
         """The flights that have not come back yet."""
         self._answers: dict[int, bytes] = {}
         """The answers to flights that have come back, in case one was lost."""
+        self._seen: dict[int, SeenFlight] = {}
+        """The first flights of this step: none knows before whether it is a trial."""
         self._heard_at = 0.0
         self._dealt: SimpleQueue[Assignment] = SimpleQueue()
         self.passed_bytes = 0
@@ -182,6 +187,9 @@ class WorkerStage(StageDevice):
                 self._send(self._place.before, message)
             case AskNorm() if is_whole:
                 self._send(lead, SquareNorm(**where, square=self._square_norm()))
+            case AskShares() if is_whole and len(self._seen) == SEEN:
+                promised, passed = shares_of(self._seen[0], self._seen[1], self._decoded_row)
+                self._send(lead, Shares(**where, promised=promised, passed=passed))
             case EndStep() if is_whole:
                 return self._finish(message)
             case MatrixRows() if self._place.is_last and self._tied is not None:
@@ -213,6 +221,7 @@ class WorkerStage(StageDevice):
         super()._forget()
         self._hops.clear()
         self._answers.clear()
+        self._seen.clear()
         self._step_now = self._forwards = self._backwards = 0
         self._busy_s = 0.0
 
@@ -244,6 +253,8 @@ class WorkerStage(StageDevice):
         if fault is not None:
             self._accuse(flight, sender, fault)
             return
+        if flight.number < SEEN:
+            self._seen[flight.number] = SeenFlight(flight.hidden)
         if self._place.is_last:
             leaf = entering.requires_grad_()
             loss = self._loss_of(leaf, tokens_BT, flight.number) / (flight.whole * flight.columns)
@@ -253,7 +264,10 @@ class WorkerStage(StageDevice):
         else:
             with torch.no_grad():
                 leaving = self._computed(entering, tokens_BT, flight.number)
-            went = encode_flight(replace(flight, hidden=self._encoded(leaving)))
+            left = self._encoded(leaving)
+            if flight.number in self._seen:
+                self._seen[flight.number].left = left
+            went = encode_flight(replace(flight, hidden=left))
             self._hops[flight.number] = Hop(flight, went)
             self._forwards += 1
             self._pass_on(self._place.behind, went)
@@ -275,6 +289,8 @@ class WorkerStage(StageDevice):
         if fault is not None:
             self._accuse(message, sender, fault)
             return
+        if message.number in self._seen:
+            self._seen[message.number].gradient = message.gradient
         torch.autograd.backward(leaving, gradient)
         del self._hops[message.number]
         self._answer(flight, message.loss, leaf)
@@ -282,12 +298,12 @@ class WorkerStage(StageDevice):
 
     def _answer(self, flight: Forward, loss: float, leaf: Tensor) -> None:
         assert leaf.grad is not None
+        gradient = self._encoded(leaf.grad)
+        if flight.number in self._seen:
+            self._seen[flight.number].answer, self._seen[flight.number].loss = gradient, loss
         answer = encode_flight(
-            FlightBack(
-                epoch=flight.epoch, step=flight.step, number=flight.number, loss=loss,
-                gradient=self._encoded(leaf.grad),
-            )
-        )  # fmt: skip
+            FlightBack(epoch=flight.epoch, step=flight.step, number=flight.number, loss=loss, gradient=gradient)
+        )
         self._answers[flight.number] = answer
         self._backwards += 1
         self._pass_on(self._place.before, answer)

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from peer.parallel.cluster import assembly
 from peer.parallel.cluster.assembly import assemble, dealt_again, remember
@@ -31,11 +32,11 @@ def offers(*names: str) -> tuple[HomeOffer, ...]:
     return tuple(HomeOffer(name, name, 0.0, 0.0, 0.0) for name in names)
 
 
-def dealt(folder: Path, suspicion: HomeSuspicion, *present: str) -> Assignment:
-    """By a lead that had dealt `BEFORE`."""
+def dealt(folder: Path, suspicion: HomeSuspicion, *present: str, speed: float = 0.0) -> Assignment:
+    """By a lead that had dealt `BEFORE`; all others offer this speed."""
     remember(folder, BEFORE)
     inbox: SimpleQueue[Any] = SimpleQueue()
-    inbox.put(HomesOffered(offers(*present)))
+    inbox.put(HomesOffered(tuple(replace(offer, tokens_per_s=speed) for offer in offers(*present))))
     session: Any = SimpleNamespace(say=lambda *words: None, emit=lambda event: None, stopping=False)
     settings = PeerSettings(stages=2)
     return assemble(lambda message: None, inbox, small_spec(), "lead", settings, folder, session, suspicion)
@@ -73,6 +74,17 @@ def test_whoever_accuses_comes_last(tmp_path: Path) -> None:
     suspicion = noted(GarbageHome("liar", "returned another gradient", "spare"))
     assert dealt(tmp_path, suspicion, "liar", "spare", "third").workers[0].peer == "third"
     assert dealt(tmp_path, suspicion, "liar", "spare").workers[0].peer == "spare"
+
+
+def test_a_measured_speed_counts_and_not_what_a_home_offers(tmp_path: Path) -> None:
+    """The lead reaches what it is measured to reach, the worker a fourth of that."""
+    suspicion = noted()
+    assert dealt(tmp_path, suspicion, "liar", "spare", speed=100.0).workers[0].peer == "liar"
+    (own,) = (home for home in suspicion.speeds.homes if home.peer == "lead")
+    suspicion.speeds.measured = {"lead": own.tokens_per_s, "liar": 25.0}
+    slow = dealt(tmp_path, suspicion, "liar", "spare", speed=100.0)
+    assert slow.workers[0].peer == "spare"
+    assert [holder.peer for holder in slow.spares] == ["liar"]
 
 
 def test_people_read_what_follows() -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from dht.errors import MemoryFull
+from peer.parallel.pipeline import lead_stage
 from peer.parallel.pipeline.flight_messages import AnyFlight, Forward, decode_flight
 from peer.parallel.pipeline.home_group import HomeGone
 from peer.parallel.pipeline.stage import StagePlace
@@ -79,7 +80,7 @@ def expect_equal_steps(spec: RunSpec, micro: int, tmp_path: Path) -> None:
     torch.testing.assert_close(cluster.parameters(), one.vectors.flat.new(), rtol=1e-4, atol=1e-5)
 
 
-def test_as_many_flights_are_under_way_as_a_long_line_holds(tmp_path: Path) -> None:
+def test_as_many_flights_are_under_way_as_a_long_line_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before any is back: three a stage, and for each of the two behind 1.25 MB more of them, of 128 KiB here."""
     cluster = Cluster(small_spec(sequences=16, accumulation=40), 3, "float32", tmp_path, silence_s=0.1)
     sent: list[AnyFlight] = []
@@ -88,8 +89,9 @@ def test_as_many_flights_are_under_way_as_a_long_line_holds(tmp_path: Path) -> N
         sent.append(decode_flight(frame))
 
     cluster.flow.change = swallow
+    monkeypatch.setattr(lead_stage, "TRIAL_ONE_IN", 1 << 60)
     with pytest.raises(HomeGone):
-        cluster.lead.step(0, 0)
+        cluster.lead.step(0, 1)
     assert [flight.number for flight in sent if isinstance(flight, Forward)] == list(range(9 + 19))
 
 
