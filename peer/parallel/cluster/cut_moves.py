@@ -9,7 +9,7 @@ from statistics import median_high
 from msgspec.structs import replace
 
 from peer.parallel.pipeline.span_choice import VALUE_BYTES
-from peer.parallel.pipeline.step_times import Pace
+from peer.parallel.pipeline.step_times import MedianTimes
 from peer.planning.placement.block_shares import RECOMPUTED, BlockLayout, StageHome, deal_in_order
 from peer.schema.ipc import Assignment, HomeOffer, StageHolder
 
@@ -39,12 +39,12 @@ class Move:
         return 1 - self.forecast_s / self.step_s - ERRORS * self.error
 
 
-def measured_speeds(layout: BlockLayout, now: Assignment, pace: Pace) -> dict[str, float]:
+def measured_speeds(layout: BlockLayout, now: Assignment, times: MedianTimes) -> dict[str, float]:
     """By peer: the tokens per second at which each home would train the whole model, by what its stage needs."""
     return {
-        holder.peer: RECOMPUTED * pace.tokens * _share(layout, holder.layers) / seconds
+        holder.peer: RECOMPUTED * times.tokens * _share(layout, holder.layers) / seconds
         for holder in now.stages
-        if (seconds := pace.flight_s.get(holder.peer, 0.0)) > 0
+        if (seconds := times.flight_s.get(holder.peer, 0.0)) > 0
     }
 
 
@@ -56,7 +56,7 @@ def real_speeds(homes: Sequence[HomeOffer], measured: Mapping[str, float]) -> li
     return [replace(home, tokens_per_s=measured.get(home.peer, usual * home.tokens_per_s)) for home in homes]
 
 
-def best_move(layout: BlockLayout, now: Assignment, pace: Pace, homes: Sequence[HomeOffer]) -> Move | None:
+def best_move(layout: BlockLayout, now: Assignment, times: MedianTimes, homes: Sequence[HomeOffer]) -> Move | None:
     """The cut that is fastest by these `homes`' speeds, for the present homes in their order, or with a spare that is
     much faster than the worker in whose place it steps; None if the present one is."""
     offers = {home.peer: home for home in homes}
@@ -77,37 +77,41 @@ def best_move(layout: BlockLayout, now: Assignment, pace: Pace, homes: Sequence[
         if dealt is not None:
             ends = (*dealt.starts[1:], len(layout.sizes))
             held = zip(order, dealt.starts, (end - 1 for end in ends), strict=True)
-            moves.append(move_to(tuple(StageHolder(*each) for each in held), layout, now, pace, homes))
+            moves.append(move_to(tuple(StageHolder(*each) for each in held), layout, now, times, homes))
     best = min(filter(None, moves), key=lambda move: move.forecast_s, default=None)
     return None if best is None or best.to.stages == now.stages else best
 
 
 def move_to(
-    stages: tuple[StageHolder, ...], layout: BlockLayout, now: Assignment, pace: Pace, homes: Sequence[HomeOffer]
+    stages: tuple[StageHolder, ...],
+    layout: BlockLayout,
+    now: Assignment,
+    times: MedianTimes,
+    homes: Sequence[HomeOffer],
 ) -> Move | None:
     """The move to these stages, by these `homes`' speeds; None if one of theirs is not here any more."""
     offers = {home.peer: home for home in homes}
     if any(holder.peer not in offers for holder in (*stages, *now.stages)):
         return None
-    now_s, then_s = (_step_s(layout, each, now.wire, pace, offers) for each in (now.stages, stages))
-    step_s = max(pace.step_s, now_s)  # what else a step pays stays as it is
+    now_s, then_s = (_step_s(layout, each, now.wire, times, offers) for each in (now.stages, stages))
+    step_s = max(times.step_s, now_s)  # what else a step pays stays as it is
     return Move(
-        to=replace(now, stages=stages, spares=()), step_s=step_s, forecast_s=step_s - now_s + then_s, error=pace.error
+        to=replace(now, stages=stages, spares=()), step_s=step_s, forecast_s=step_s - now_s + then_s, error=times.error
     )  # fmt: skip
 
 
 def _step_s(
-    layout: BlockLayout, stages: Sequence[StageHolder], wire: str, pace: Pace, offers: Mapping[str, HomeOffer]
+    layout: BlockLayout, stages: Sequence[StageHolder], wire: str, times: MedianTimes, offers: Mapping[str, HomeOffer]
 ) -> float:  # fmt: skip
     """T = Σ e + (B − 1) · slowest (AMP, arXiv:2210.07297), for lines that overlap with computing."""
     busy_s = []
     for place, holder in enumerate(stages):
         home = _stage_home(offers[holder.peer])
         neighbours = 2 if 0 < place < len(stages) - 1 else 1
-        sent_bits = 8 * neighbours * pace.tokens * layout.width * VALUE_BYTES[wire]
-        computing_s = RECOMPUTED * pace.tokens * _share(layout, holder.layers) / home.tokens_per_s
+        sent_bits = 8 * neighbours * times.tokens * layout.width * VALUE_BYTES[wire]
+        computing_s = RECOMPUTED * times.tokens * _share(layout, holder.layers) / home.tokens_per_s
         busy_s.append(max(computing_s, sent_bits / home.upload_bps if home.upload_bps else 0.0))
-    return sum(busy_s) + (pace.flights - 1) * max(busy_s)
+    return sum(busy_s) + (times.flights - 1) * max(busy_s)
 
 
 def _share(layout: BlockLayout, held: range) -> float:

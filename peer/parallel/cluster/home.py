@@ -28,7 +28,7 @@ from peer.parallel.pipeline.home_messages import AskBytes, BytesHere, decode_hom
 from peer.parallel.pipeline.lead_stage import LeadStage
 from peer.parallel.pipeline.stage import StagePlace
 from peer.parallel.pipeline.stage_model import initial_layer_digests, initial_span, model_layers
-from peer.parallel.pipeline.step_times import Pace
+from peer.parallel.pipeline.step_times import MedianTimes
 from peer.parallel.pipeline.worker_stage import WorkerStage
 from peer.planning.plan.cluster_cost import layout_of
 from peer.planning.plan.model_shape import shape_of
@@ -180,16 +180,16 @@ class ClusterHome:
 
     def _weigh(self, spec: RunSpec, lead: LeadStage) -> Move | None:
         """Whether layers should move, by the steps since the snapshot before."""
-        pace = Pace.of(lead.take_times())
-        if pace is None:
+        times = MedianTimes.of(lead.take_times())
+        if times is None:
             return None
         layout, speeds = layout_of(shape_of(spec)), self._suspicion.speeds
-        speeds.measured |= measured_speeds(layout, self.assignment, pace)
+        speeds.measured |= measured_speeds(layout, self.assignment, times)
         may = {self.me, *(home.peer for home in self._suspicion.admitted(speeds.homes))}
         homes = [home for home in speeds.homes if home.peer in may]
         return speeds.watch.look(
-            best_move(layout, self.assignment, pace, homes), self.assignment,
-            lambda stages: move_to(stages, layout, self.assignment, pace, homes),
+            best_move(layout, self.assignment, times, homes), self.assignment,
+            lambda stages: move_to(stages, layout, self.assignment, times, homes),
         )  # fmt: skip
 
     def _all_have(self, anchor: bytes) -> bool:

@@ -63,6 +63,16 @@ class GarbageHome(HomeGone):
         self.said_by = said_by
 
 
+def accused(homes: Sequence[str], sender: str, peer: str, why: str) -> GarbageHome:
+    """The error for an accusation of `peer` by its neighbour `sender`, among `homes` in the order of stages. A lead
+    does not accuse itself: its own frames are correct."""
+    why = "".join(character for character in why if character.isprintable())
+    place = homes.index(sender)
+    if peer not in homes[max(0, place - 1) : place + 2] or peer in (homes[0], sender):
+        return GarbageHome(sender, f"says of {peer[-8:]} that it sent {why}")
+    return GarbageHome(peer, f"sent {why}, as home {sender[-8:]} says", sender)
+
+
 class SilentHome(HomeGone):
     """A home that can still be reached did not do its part in time."""
 

@@ -50,7 +50,7 @@ from peer.parallel.pipeline.flight_messages import (
     encode_flight,
 )
 from peer.parallel.pipeline.flight_shares import change, fault_in
-from peer.parallel.pipeline.home_group import GarbageHome, HomeGone
+from peer.parallel.pipeline.home_group import GarbageHome, HomeGone, accused
 from peer.parallel.pipeline.home_watch import HomeWatch
 from peer.parallel.pipeline.stage import StageDevice, StagePlace
 from peer.parallel.pipeline.step_times import StepTimes
@@ -476,7 +476,7 @@ class LeadStage(StageDevice):
                 case NotThere():
                     raise _NotThere
                 case Garbage():
-                    raise self._accused(sender, message)
+                    raise accused([self._place.me, *self._workers], sender, message.peer, message.why)
                 case Swept() if sender == self._place.behind:
                     self._send_lost(message.number, watch)
                 case _ if isinstance(message, kind) and fits(sender, message):
@@ -494,16 +494,6 @@ class LeadStage(StageDevice):
             flight.sweeps = self._sweeps
             self._place.port.send(self._place.behind, flight.frame)
         watch.resends += bool(lost)
-
-    def _accused(self, sender: str, said: Garbage) -> GarbageHome:
-        """The error for an accusation between two neighbours. A lead does not accuse itself: its own frames are
-        correct."""
-        why = "".join(character for character in said.why if character.isprintable())
-        homes = [self._place.me, *self._workers]
-        place = homes.index(sender)
-        if said.peer not in homes[max(0, place - 1) : place + 2] or said.peer in (self._place.me, sender):
-            return GarbageHome(sender, f"says of {said.peer[-8:]} that it sent {why}")
-        return GarbageHome(said.peer, f"sent {why}, as home {sender[-8:]} says", sender)
 
 
 def _int32(tokens_BT: Tensor) -> bytes:

@@ -26,7 +26,7 @@ class StepTimes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pace:
+class MedianTimes:
     """The medians of some steps."""
 
     step_s: float
@@ -40,7 +40,7 @@ class Pace:
     """The relative standard error of the least certain of these medians."""
 
     @classmethod
-    def of(cls, steps: Sequence[StepTimes]) -> Pace | None:
+    def of(cls, steps: Sequence[StepTimes]) -> MedianTimes | None:
         """None for too few steps."""
         if len(steps) < LEAST_STEPS:
             return None

@@ -17,7 +17,7 @@ from peer.parallel.cluster.cut_moves import (
     move_to,
     real_speeds,
 )
-from peer.parallel.pipeline.step_times import LEAST_STEPS, Pace, StepTimes
+from peer.parallel.pipeline.step_times import LEAST_STEPS, MedianTimes, StepTimes
 from peer.planning.placement.block_shares import RECOMPUTED, BlockLayout
 from peer.schema.ipc import Assignment, HomeOffer, StageHolder
 
@@ -38,14 +38,14 @@ def flight_s(now: Assignment, layer_s: Mapping[str, float]) -> dict[str, float]:
     return {holder.peer: layer_s[holder.peer] * sum(map(bool, holder.layers)) for holder in now.stages}
 
 
-def pace(now: Assignment, layer_s: Mapping[str, float]) -> Pace:
+def times(now: Assignment, layer_s: Mapping[str, float]) -> MedianTimes:
     seconds = flight_s(now, layer_s)
     step_s = sum(seconds.values()) + (FLIGHTS - 1) * max(seconds.values())
-    return Pace(step_s=step_s, flights=FLIGHTS, tokens=TOKENS, flight_s=seconds)
+    return MedianTimes(step_s=step_s, flights=FLIGHTS, tokens=TOKENS, flight_s=seconds)
 
 
 def weighed(now: Assignment, layer_s: Mapping[str, float], homes: Sequence[HomeOffer]) -> Move | None:
-    seen = pace(now, layer_s)
+    seen = times(now, layer_s)
     return best_move(LAYOUT, now, seen, real_speeds(homes, measured_speeds(LAYOUT, now, seen)))
 
 
@@ -57,8 +57,8 @@ def test_a_home_that_is_four_times_slower_keeps_few_blocks() -> None:
     assert move is not None
     assert [len(holder.layers) for holder in move.to.stages] == [7, 1, 6]
     assert move.to.epoch == NOW.epoch
-    assert move.step_s == pytest.approx(pace(NOW, layer_s).step_s)
-    assert move.forecast_s == pytest.approx(pace(move.to, layer_s).step_s)
+    assert move.step_s == pytest.approx(times(NOW, layer_s).step_s)
+    assert move.forecast_s == pytest.approx(times(move.to, layer_s).step_s)
     assert move.gain > 0.5
 
 
@@ -98,18 +98,18 @@ def test_a_spare_takes_the_place_of_a_home_that_is_measured_to_be_slow(spare: fl
 
 def test_nothing_moves_while_a_home_was_not_measured() -> None:
     homes = [offer("lead", 10.0), offer("a", 0.0), offer("b", 10.0)]
-    seen = pace(NOW, {"lead": 0.1, "a": 0.4, "b": 0.1})
+    seen = times(NOW, {"lead": 0.1, "a": 0.4, "b": 0.1})
     assert best_move(LAYOUT, NOW, seen, homes) is None
 
 
 def test_a_pace_is_of_enough_steps() -> None:
     steps = [StepTimes(1.0 + number, 2, 8, {"lead": 0.5}) for number in range(LEAST_STEPS)]
-    assert Pace.of(steps[:-1]) is None
-    assert Pace.of(steps) == Pace(step_s=2.5, flights=2, tokens=4, flight_s={"lead": 0.5})
+    assert MedianTimes.of(steps[:-1]) is None
+    assert MedianTimes.of(steps) == MedianTimes(step_s=2.5, flights=2, tokens=4, flight_s={"lead": 0.5})
 
 
 def test_a_measured_speed_is_that_of_the_whole_model() -> None:
-    seen = pace(NOW, {"lead": 0.1, "a": 0.4, "b": 0.1})
+    seen = times(NOW, {"lead": 0.1, "a": 0.4, "b": 0.1})
     assert measured_speeds(LAYOUT, NOW, seen)["a"] == pytest.approx(RECOMPUTED * TOKENS / (13 * 0.4))
 
 
@@ -121,16 +121,16 @@ def moved(layer_s: Mapping[str, float], noise: float, snapshots: int, seed: int)
 
     def step() -> StepTimes:
         seconds = {peer: each_s * drawn.lognormvariate(0.0, noise) for peer, each_s in flight_s(now, layer_s).items()}
-        return StepTimes(pace(now, layer_s).step_s, FLIGHTS, FLIGHTS * TOKENS, seconds)
+        return StepTimes(times(now, layer_s).step_s, FLIGHTS, FLIGHTS * TOKENS, seconds)
 
     for snapshot in range(snapshots):
-        seen = Pace.of([step() for _ in range(SEEN)])
+        seen = MedianTimes.of([step() for _ in range(SEEN)])
         assert seen is not None
         speeds = HomeSpeeds()
         speeds.measured = measured_speeds(LAYOUT, now, seen)
         real = speeds.real(homes)
         move = watch.look(
-            best_move(LAYOUT, now, seen, real), now, partial(move_to, layout=LAYOUT, now=now, pace=seen, homes=real)
+            best_move(LAYOUT, now, seen, real), now, partial(move_to, layout=LAYOUT, now=now, times=seen, homes=real)
         )
         if move is not None:
             now = move.to
