@@ -80,6 +80,8 @@ class _Way:
     blocks: tuple[Block, ...] = ()
     end: str = ""
     """Why the file after the last block is not the next one; empty if there is no file."""
+    instead_of: str = ""
+    """Why the way from the base that HEAD names does not lead to it, where this one does."""
 
     def until(self, count: int, end: str) -> _Way:
         return replace(self, heads=self.heads[: count + 1], blocks=self.blocks[:count], end=end)
@@ -96,7 +98,7 @@ def _repair(directory: Path, genesis: ChainHead, keys: Keys) -> list[str]:
     except BadInput as error:
         last, anchor, begins_at = 0, b"", b""
         said.append(_damage(error))
-    way = _way_to(directory, genesis, anchor, begins_at)
+    way = _way_to(directory, genesis, anchor, begins_at, keys)
     _mend_accepted(directory, way.blocks)
     way = _whole(directory, _up_to(directory, way, anchor), keys)
     if not _is_written(directory, way.base):
@@ -113,19 +115,21 @@ def _repair(directory: Path, genesis: ChainHead, keys: Keys) -> list[str]:
         missing.unlink(missing_ok=True)
     elif not said:
         is_short = round < last and way.heads[-1].anchor != anchor
-        said.append(f"{missing} is gone" if is_short else f"{pointer} is damaged")
+        said.append(f"{missing} is gone" if is_short else way.instead_of or f"{pointer} is damaged")
     write_atomic(pointer, way.pointer)
     return [f"{'; '.join(said)}: this peer stands at round {round}, and what follows {ASKED}"]
 
 
-def _way_to(directory: Path, genesis: ChainHead, anchor: bytes, begins_at: bytes) -> _Way:
+def _way_to(directory: Path, genesis: ChainHead, anchor: bytes, begins_at: bytes, keys: Keys) -> _Way:
     """The blocks that lead to HEAD, from the base that HEAD names; otherwise the longest chain, and of equal ones
     the earliest."""
     best: _Way | None = None
+    lost = ""
     for base in _bases(directory, genesis, begins_at):
         way = _along(directory, base)
         if any(head.anchor == anchor for head in way.heads):
-            return way
+            return replace(way, instead_of=lost)
+        lost = lost or _with_votes(directory, way, keys).end
         if best is None or way.heads[-1].round > best.heads[-1].round:
             best = way
     assert best is not None, "a chain may begin at the genesis"
@@ -179,15 +183,20 @@ def _up_to(directory: Path, way: _Way, anchor: bytes) -> _Way:
 
 def _whole(directory: Path, way: _Way, keys: Keys) -> _Way:
     """Up to the first block without valid votes, or with a damaged mean."""
-    for count, block in list(enumerate(way.blocks))[-VOTES_CHECKED:]:
-        head, phase, fault = after_restarts(keys, read_organiser(directory), way.heads[count], block)
-        if fault or (fault := fault_of_votes(keys, head, block.votes, block.update.digest, phase)):
-            way = way.until(count, f"{block_path(directory, block.update.round)} is damaged ({fault})")
-            break
+    way = _with_votes(directory, way, keys)
     holds_all, first = read_held(directory) is None, _first_read(directory, way)
     for count, block in enumerate(way.blocks):
         if block.update.round > first and (fault := _drop_damaged_means(directory, block.update, holds_all)):
             return way.until(count, fault)
+    return way
+
+
+def _with_votes(directory: Path, way: _Way, keys: Keys) -> _Way:
+    """Up to the first block without valid votes, of the last VOTES_CHECKED ones."""
+    for count, block in list(enumerate(way.blocks))[-VOTES_CHECKED:]:
+        head, phase, fault = after_restarts(keys, read_organiser(directory), way.heads[count], block)
+        if fault or (fault := fault_of_votes(keys, head, block.votes, block.update.digest, phase)):
+            return way.until(count, f"{block_path(directory, block.update.round)} is damaged ({fault})")
     return way
 
 

@@ -167,6 +167,7 @@ def test_before_a_snapshot_nothing_is_needed(run: RunOnDisk) -> None:
     assert repaired(run) == ()
     flip(block_path(run.directory, 1), 100)
     (said,) = repaired(run)
+    assert said.startswith(f"{block_path(run.directory, 1)} is damaged")
     assert f"this peer stands at round {ROUNDS}" in said
     chain = read_chain(run.directory, run.spec)
     assert (chain.base.round, chain.head) == (2, disk.head)
