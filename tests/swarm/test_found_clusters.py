@@ -23,7 +23,7 @@ SEARCHING = {
     "peer.network.link.cluster_invite.ASSEMBLE_S": 30.0,
     "peer.planning.plan.run_needs.PROCESS_BYTES": 2e9 - 3.2e6,
 }  # fmt: skip
-WHOLE = 3
+WHOLE, LATE = 3, 4
 
 
 def test_three_small_homes_find_each_other_and_train_with_a_whole_peer(swarm: StartSwarm, tmp_path: Path) -> None:
@@ -58,6 +58,34 @@ def test_three_small_homes_find_each_other_and_train_with_a_whole_peer(swarm: St
     for peer in range(run.size):
         assert run.stop(peer) == 0
         assert "Traceback" not in run.log(peer)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+def test_a_home_that_is_gone_for_good_is_replaced_by_one_that_looks(swarm: StartSwarm) -> None:
+    """A cluster that found itself loses a worker, which never comes back. A home that joins the run afterwards, and
+    cannot hold the model either, finds the free place on the board."""
+    run = swarm(
+        peers=4, real=True, sets=(*LIGHT, *CUT, "data.eval_every=1000", "run.founders=2"), settings=RESTING,
+        own=dict.fromkeys((0, 1, 2, LATE), SMALL), hurry=SEARCHING,
+    )  # fmt: skip
+    run.until(lambda: len(formed(run)) > 0, "no cluster was formed")
+    lead = next(peer for peer in range(3) if run.id_of(peer) == formed(run)[0].lead)
+    run.until(lambda: all_took_part(run, lead, 3), "the cluster and the whole peer do not make rounds together")
+    worker = next(peer for peer in range(3) if peer != lead)
+    run.kill(worker)
+    assert run.join() == LATE
+    run.until(lambda: run.id_of(LATE) in holders(run, lead), "the newcomer takes no place in the cluster")
+    last = max(commit.round for commit in run.committed(WHOLE))
+    run.until(lambda: all_took_part(run, lead, last + 2), "the cluster trains no more")
+    assert run.id_of(worker) not in holders(run, lead)
+    run.assert_agreement()
+
+
+def holders(run: RealSwarm, lead: int) -> set[str]:
+    """The homes that hold a stage of the cluster now."""
+    events = [line.event for line in run.lines(lead)]
+    return {row["peer"] for row in [event for event in events if isinstance(event, ClusterFormed)][-1].stages}
 
 
 def formed(run: RealSwarm) -> list[ClusterFormed]:
