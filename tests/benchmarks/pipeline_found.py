@@ -124,7 +124,7 @@ class Town:
             if (said := self.offers[name])
         ]  # fmt: skip
         homes = offers if is_dealt else in_order(order)
-        layout = layout_of(shape_of(self.spec))
+        layout = layout_of(shape_of(self.spec), self.spec)
         assignment = choose_spans(layout, homes, STAGES, 1, WIRE, order)
         work = [sum(layout.work[number] for number in holder.layers) / sum(layout.work) for holder in assignment.stages]
         tokens = self.spec.inner.sequences * self.spec.model.context

@@ -174,7 +174,7 @@ def _speed(folder: Path, spec: RunSpec, network: Network, homes: Sequence[str], 
     """Tokens per second of one step."""
     folder.mkdir(parents=True)
     flow = PairwiseFlow(network)
-    assignment = choose_spans(layout_of(shape_of(spec)), in_order(homes), len(homes), 1, WIRE)
+    assignment = choose_spans(layout_of(shape_of(spec), spec), in_order(homes), len(homes), 1, WIRE)
     places = [StagePlace(assignment=assignment, me=me, port=PairwisePort(flow, me)) for me in homes]
     batches = ShardSampler(open_source(spec), spec, homes[0], (homes[0],), {})
     lead = PacedLead(spec, places[0], batches, CPU, lambda smaller: None, lambda: None, folder)

@@ -106,7 +106,7 @@ def train(orders: Orders, folder: Path, port: FlightPort) -> None:
     torch.set_num_threads(1)
     spec = load(orders.spec)
     counted, homes = CountedPort(port), len(orders.peers)
-    assignment = choose_spans(layout_of(shape_of(spec)), in_order(orders.peers), homes, 1, "int8")
+    assignment = choose_spans(layout_of(shape_of(spec), spec), in_order(orders.peers), homes, 1, "int8")
     place = StagePlace(assignment=assignment, me=orders.me, port=counted)
     stage: PacedLead | PacedWorker
     if orders.founder == 0:

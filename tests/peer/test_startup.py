@@ -292,7 +292,7 @@ def test_a_peer_takes_layers_from_main_memory_where_its_device_could_never_hold_
     (alert,) = alerts(said)
     assert re.fullmatch(
         r"cuda has 8.6 GB and the run needs about 25.2 GB: what it cannot hold is trained with layers from main "
-        r"memory: about [\d,]+ tokens/s; or --set stages=3 for a cluster of 3 such homes.* tokens/s",
+        r"memory: about [\d,]+ tokens/s; or --set stages=4 for a cluster of 4 such homes.* tokens/s",
         alert.text,
     )
     adapted = replace(large, start=StartTable(model="a", digest="0" * 64), adapter=AdapterTable())

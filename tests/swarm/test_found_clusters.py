@@ -19,9 +19,9 @@ pytestmark = pytest.mark.swarm
 SMALL = ("memory_gb=2",)
 """Of which `PROCESS_BYTES` leaves room for a third of the model, since a round needs as much again."""
 SEARCHING = {
-    "peer.parallel.cluster.home_offer.PROCESS_BYTES": 2e9 - 3.2e6, "peer.planning.homes.home_search.SETTLE_S": 4.0,
+    "peer.parallel.cluster.home_offer.PROCESS_BYTES": 2e9 - 4.2e6, "peer.planning.homes.home_search.SETTLE_S": 4.0,
     "peer.network.link.cluster_invite.ASSEMBLE_S": 30.0,
-    "peer.planning.plan.run_needs.PROCESS_BYTES": 2e9 - 3.2e6,
+    "peer.planning.plan.run_needs.PROCESS_BYTES": 2e9 - 4.2e6,
 }  # fmt: skip
 WHOLE, LATE = 3, 4
 

@@ -63,7 +63,7 @@ def assemble(
     LeaveRequested, HomesLacking, and BadInput if the model cannot be cut for these homes.
     """
     require_cuttable(spec)
-    layout, before = layout_of(shape_of(spec)), _remembered(directory, me, settings)
+    layout, before = layout_of(shape_of(spec), spec), _remembered(directory, me, settings)
     require_blocks(layout, settings.stages)
     mine = measure_offer(spec, settings, me)
     suspicion.speeds.note_own(mine)
@@ -105,7 +105,7 @@ class _Table:
         for home in homes:
             if not has_room(home, self._layout, range(block, block + 1)) and home.peer not in self._left_out:
                 self._left_out.add(home.peer)
-                needed = self._layout.held_bytes[block] / 1e9
+                needed = self._layout.needed_bytes(range(block, block + 1)) / 1e9
                 self._session.warn(
                     "CLUSTER", f"{home.name or home.peer[-8:]} is left out: it has room for {home.memory_gb:.2g} GB "
                     f"of training, and one block of the model takes {needed:.2g} GB",

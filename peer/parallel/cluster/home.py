@@ -183,7 +183,7 @@ class ClusterHome:
         times = MedianTimes.of(lead.take_times())
         if times is None:
             return None
-        layout, speeds = layout_of(shape_of(spec)), self._suspicion.speeds
+        layout, speeds = layout_of(shape_of(spec), spec), self._suspicion.speeds
         speeds.measured |= measured_speeds(layout, self.assignment, times)
         may = {self.me, *(home.peer for home in self._suspicion.admitted(speeds.homes))}
         homes = [home for home in speeds.homes if home.peer in may]

@@ -67,4 +67,4 @@ def require_blocks(layout: BlockLayout, stages: int) -> None:
 
 def has_room(home: HomeOffer, layout: BlockLayout, held: range) -> bool:
     """Whether this home can train these layers, if it states its memory."""
-    return not home.memory_gb or sum(layout.held_bytes[held.start : held.stop]) <= home.memory_gb * 1e9
+    return not home.memory_gb or layout.needed_bytes(held) <= home.memory_gb * 1e9

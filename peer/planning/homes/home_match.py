@@ -57,7 +57,7 @@ class HomeMatching:
             return 0.0
         asked = _Asked(self, homes, trips)
         numbers = [asked.names.index(peer) for peer in order]
-        dealt = deal_in_order(layout_of(self.shape), asked.homes, numbers)
+        dealt = deal_in_order(layout_of(self.shape, self.spec), asked.homes, numbers)
         return 0.0 if dealt is None else asked.speed_of(dealt)
 
     @property
@@ -79,10 +79,13 @@ class _Asked:
 
     def __init__(self, matching: HomeMatching, homes: Mapping[str, StageHome], trips: Trips) -> None:
         self._shape, self._spec, self._trips = matching.shape, matching.spec, trips
-        self._layout = layout_of(matching.shape)
+        self._layout = layout_of(matching.shape, matching.spec)
         self.names = sorted(homes)
         known = [home.tokens_per_s for home in homes.values() if home.tokens_per_s > 0]
-        fastest, whole = FASTEST * median(known) if known else 0.0, sum(self._layout.held_bytes)
+        fastest, whole = (
+            FASTEST * median(known) if known else 0.0,
+            self._layout.needed_bytes(range(len(self._layout.sizes))),
+        )
         self.homes = [
             replace(
                 homes[name], tokens_per_s=min(homes[name].tokens_per_s, fastest),
@@ -93,7 +96,8 @@ class _Asked:
 
     def fewest(self) -> int:
         """A smaller number of homes cannot hold the model, even if layers could be cut anywhere."""
-        rooms = sorted((home.room_bytes or float("inf") for home in self.homes), reverse=True)
+        beside = self._layout.each_stage_bytes
+        rooms = sorted(((home.room_bytes or float("inf")) - beside for home in self.homes), reverse=True)
         held, whole = list(accumulate(rooms)), sum(self._layout.held_bytes)
         return max(2, next((at + 1 for at, sum_bytes in enumerate(held) if sum_bytes >= whole), len(held) + 1))
 

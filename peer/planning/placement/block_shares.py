@@ -13,9 +13,9 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-HELD_BYTES = 20
-"""The bytes per parameter that a home of a cluster needs: parameters, gradients and two moments, and a quarter more for
-a micro-batch."""
+HELD_BYTES = 17
+"""The bytes per parameter that a home of a cluster needs: parameters, gradients and two moments, and one more for the
+gaps that allocators leave."""
 WIRE_BYTES = 1 + 4 / 64
 """The bytes of a value sent between two stages as int8, with the scales of its blocks: see
 `peer.parallel.pipeline.activation_codec`."""
@@ -55,6 +55,8 @@ class BlockLayout:
     """The width of the residual stream."""
     beside_bytes: tuple[float, ...] = ()
     """What else a home holds for each layer; empty: nothing."""
+    each_stage_bytes: float = 0.0
+    """What a home needs besides, whatever its layers are."""
     multiplied: tuple[float, ...] = ()
     """The parameters with which a token is multiplied in each layer; empty: all, from the first block on."""
     tied: int = 0
@@ -70,6 +72,10 @@ class BlockLayout:
         """What a home needs for each layer."""
         beside = self.beside_bytes or (0,) * len(self.sizes)
         return tuple(HELD_BYTES * size + more for size, more in zip(self.sizes, beside, strict=True))
+
+    def needed_bytes(self, held: range) -> float:
+        """What a home needs for these layers."""
+        return self.each_stage_bytes + sum(self.held_bytes[held.start : held.stop])
 
     @property
     def work(self) -> tuple[float, ...]:
@@ -148,7 +154,7 @@ def stage_room_bytes(layout: BlockLayout, stages: int) -> float:
             before = ends[at - 1] if at else 0.0
         return False
 
-    return float(held[bisect_left(held, True, key=suffices)])
+    return layout.each_stage_bytes + float(held[bisect_left(held, True, key=suffices)])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -169,7 +175,7 @@ class _DealingProblem:
         usual = sum(known) / len(known) if known else 1.0
 
         def alone_s(home: StageHome) -> tuple[Matrix, Matrix]:
-            room = home.room_bytes or math.inf
+            room = (home.room_bytes or math.inf) - layout.each_stage_bytes
             fits_CC = (np.arange(len(cuts))[:, None] < np.arange(len(cuts))) & (held_CC <= room)
             computing_CC = np.where(fits_CC, RECOMPUTED * work_CC / (home.tokens_per_s or usual), np.inf)
             passing_s = layout.width * value_bytes * 8 / (home.upload_bps or math.inf)

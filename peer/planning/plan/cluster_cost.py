@@ -20,14 +20,12 @@ from peer.planning.placement.block_shares import (
     stage_room_bytes,
 )
 from peer.planning.placement.stage_workload import StageWorkload
-from peer.planning.plan.model_shape import ModelShape, memory_of, stage_bytes
+from peer.planning.plan.model_shape import ModelShape, memory_of, peak_of, stage_bytes
 from peer.planning.plan.peer_set import HOME_FLOPS
 from peer.schema.settings import MOST_STAGES
 from peer.schema.spec import RunSpec
 
 HALF_BYTES = 2
-MICRO_BYTES = 4
-"""The bytes for a micro-batch per parameter that is not trained: as much as `HELD_BYTES` has for one that is."""
 COPIED_BYTES = 10
 """The bytes per parameter of a copy that others train: values and gradients, and a quarter more."""
 ONE_WAY_S = 0.02
@@ -44,26 +42,40 @@ class ClusterForecast:
     tokens_per_s: float
 
 
-def layout_of(shape: ModelShape) -> BlockLayout:
-    """What the dealing of blocks needs to know of a model. In an adapter's, the first layer and the last hold the
-    frozen matrices that lie outside of the blocks."""
+def layout_of(shape: ModelShape, spec: RunSpec) -> BlockLayout:
+    """What the dealing of blocks needs to know of a model: for each layer also what micro-batches of one sequence take
+    there (`peer.schema.peak_memory`), since a stage computes all of its blocks again on the way back. In an adapter's
+    model, the first layer and the last hold the frozen matrices that lie outside of the blocks.
+
+    Besides, a stage keeps the values that flights brought and took with them, encoded: in a cluster of eight homes
+    about as much as one block's inside.
+    """
     blocks = tuple(range(shape.before, shape.before + shape.blocks))
-    matrix = shape.vocabulary * shape.width
+    matrix, needs = shape.vocabulary * shape.width, peak_of(shape, spec, 1, bfloat16=None)
+    inside = needs.blocks / shape.blocks
+    taken = [
+        needs.copies * size / shape.parameters + inside * (number in blocks) for number, size in enumerate(shape.layers)
+    ]
+    taken[-1] += needs.logits
+    each_stage = inside + shape.unpacked_bytes
     if shape.frozen_bytes:
         per_block = (shape.frozen_matrix_parameters - matrix) / shape.blocks
         of_matrix = float(shape.frozen_matrix_bytes)
         frozen = (shape.frozen_bytes - of_matrix * (1 if shape.is_tied else 2)) / shape.blocks
         return BlockLayout(
-            sizes=shape.layers, blocks=blocks, width=shape.width,
-            beside_bytes=_at_ends([frozen + MICRO_BYTES * per_block] * shape.blocks, of_matrix, of_matrix),
+            sizes=shape.layers, blocks=blocks, width=shape.width, each_stage_bytes=each_stage,
+            beside_bytes=_at_ends([frozen + more for more in taken], of_matrix, of_matrix),
             multiplied=_at_ends([per_block] * shape.blocks, 0, matrix),
         )  # fmt: skip
     if not shape.is_tied:
-        return BlockLayout(sizes=shape.layers, blocks=blocks, width=shape.width)
+        return BlockLayout(
+            sizes=shape.layers, blocks=blocks, width=shape.width, beside_bytes=tuple(taken),
+            each_stage_bytes=each_stage,
+        )  # fmt: skip
     work = BlockLayout(sizes=shape.layers, blocks=blocks, width=shape.width).work
     return BlockLayout(
-        sizes=shape.layers, blocks=blocks, width=shape.width, tied=matrix,
-        beside_bytes=_at_ends([0.0] * len(work), 0, COPIED_BYTES * matrix), multiplied=_at_ends(work, 0, matrix),
+        sizes=shape.layers, blocks=blocks, width=shape.width, tied=matrix, each_stage_bytes=each_stage,
+        beside_bytes=_at_ends(taken, 0, COPIED_BYTES * matrix), multiplied=_at_ends(work, 0, matrix),
     )  # fmt: skip
 
 
@@ -77,7 +89,7 @@ def room_of_stage(shape: ModelShape, spec: RunSpec, stages: int) -> float:
     sequence at a time."""
     if stages == 1:
         return memory_of(shape, spec, sequences=1).device_bytes
-    return stage_room_bytes(layout_of(shape), stages)
+    return stage_room_bytes(layout_of(shape, spec), stages)
 
 
 def fewest_stages(shape: ModelShape, spec: RunSpec, rooms_bytes: Sequence[float], least: int = 1) -> int | None:
@@ -117,7 +129,7 @@ def cluster_of(
     shape: ModelShape, spec: RunSpec, homes: Sequence[StageHome], one_way_s: OneWay = _one_way_s
 ) -> ClusterForecast | None:
     """The forecast for a cluster of all these homes, the first of which leads; None if the model does not fit."""
-    dealt = deal_blocks(layout_of(shape), homes, len(homes))
+    dealt = deal_blocks(layout_of(shape, spec), homes, len(homes))
     return None if dealt is None else forecast_of(shape, spec, homes, dealt, one_way_s)
 
 
@@ -125,7 +137,7 @@ def forecast_of(
     shape: ModelShape, spec: RunSpec, homes: Sequence[StageHome], dealt: Dealing, one_way_s: OneWay = _one_way_s
 ) -> ClusterForecast:
     """The forecast for a cluster of homes, the first of which leads, with layers as dealt."""
-    layout = layout_of(shape)
+    layout = layout_of(shape, spec)
     lead, last = homes[0], homes[dealt.order[-1]]
     tokens = spec.inner.sequences * spec.inner.accumulation * spec.model.context
     exchange_s = _passing_s(HALF_BYTES * layout.tied, lead) + _passing_s(WIRE_BYTES * layout.tied, last)

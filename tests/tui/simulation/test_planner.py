@@ -252,7 +252,7 @@ def test_a_table_of_any_speed_has_eighty_columns(step_s: str, capsys: pytest.Cap
 
 # ---- a model that some peers do not hold ----
 
-LARGE = ["plan", "llama-1b", "--peers", "8", "--memory", "12"]
+LARGE = ["plan", "llama-1b", "--peers", "8", "--memory", "14"]
 
 
 def test_who_does_not_hold_the_model_sees_what_pays(capsys: pytest.CaptureFixture[str]) -> None:
@@ -268,7 +268,7 @@ def test_who_does_not_hold_the_model_sees_what_pays(capsys: pytest.CaptureFixtur
     assert "\n  4 clusters of 2 homes (stages=2): 8 peers, " in slow
     assert "\n* 4 clusters of 2 homes (stages=2): 8 peers, " in fast
     assert "p^2 of it (90% for 95%, 64% for 80%)" in " ".join(slow.split())
-    assert "\npeer-0 has 12 GB for training and the model needs " in slow
+    assert "\npeer-0 has 14 GB for training and the model needs " in slow
     assert why == ""
 
 
@@ -281,7 +281,7 @@ def test_what_pays_as_an_object(tmp_path: Path, capsys: pytest.CaptureFixture[st
             f'[[peer]]\nname = "{name}"\nmemory_gb = {room}\nflops = 2e13\nupload_mbps = 500\n'
             f'download_mbps = 500\nregion = "{region}"\n'
             for name, room, region in (
-                ("a", 80, "berlin"), ("b", 12, "berlin"), ("c", 12, "tokyo"), ("d", 12, "berlin"), ("e", 12, "tokyo"),
+                ("a", 80, "berlin"), ("b", 14, "berlin"), ("c", 14, "tokyo"), ("d", 14, "berlin"), ("e", 14, "tokyo"),
                 ("f", 80, "tokyo"),
             )
         )

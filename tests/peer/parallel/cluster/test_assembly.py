@@ -169,7 +169,7 @@ def test_a_home_without_room_for_a_block_is_left_out_and_said_once(
 
 def test_homes_without_room_together_wait_for_a_larger_one(lead: Callable[..., tuple[Assignment, Told]]) -> None:
     """Each has room for a block, and none for one with the head."""
-    tight = [home("a", 100.0, 0.0008), home("b", 100.0, 0.0008)]
+    tight = [home("a", 100.0, 0.0009), home("b", 100.0, 0.0009)]
     with pytest.raises(LookupError):
         lead(3, tight)
     found, told = lead(3, tight, [*tight, home("large", 1.0, 0.002)])

@@ -70,8 +70,8 @@ def test_equal_homes_keep_their_cut() -> None:
 
 
 def test_what_a_home_has_no_room_for_does_not_move_to_it() -> None:
-    """In 10^9 bytes: a layer needs 2,000."""
-    homes = [offer("lead", 10.0, memory_gb=11e-6), offer("a", 10.0), offer("b", 10.0)]
+    """In 10^9 bytes: a layer needs 1,700."""
+    homes = [offer("lead", 10.0, memory_gb=9e-6), offer("a", 10.0), offer("b", 10.0)]
     move = weighed(NOW, {"lead": 0.1, "a": 0.4, "b": 0.1}, homes)
     assert move is not None
     assert len(move.to.stages[0].layers) == 5

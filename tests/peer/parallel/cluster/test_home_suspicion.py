@@ -95,7 +95,7 @@ def test_people_read_what_follows() -> None:
 
 def test_a_liar_is_no_spare_and_a_lost_spare_ends_no_life(tmp_path: Path) -> None:
     suspicion = noted(GarbageHome("liar", "returned zeros"))
-    assignment = dealt_again(BEFORE, layout_of(shape_of(small_spec())), offers("lead", "spare"), 2)
+    assignment = dealt_again(BEFORE, layout_of(shape_of(small_spec()), small_spec()), offers("lead", "spare"), 2)
     flow = MemoryFlow(("lead", "spare", "liar"))
     home = ClusterHome(assignment, "lead", flow.port("lead"), tmp_path, lambda: None, suspicion=suspicion)
     try:

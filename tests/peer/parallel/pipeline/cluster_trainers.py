@@ -46,7 +46,7 @@ class ClusterTrainers:
         self.me, self.spec = me, spec
         self.flow = MemoryFlow(names)
         folder.mkdir(exist_ok=True)
-        self.assignment = choose_spans(layout_of(shape_of(spec)), unknown(names), homes, 1, wire)
+        self.assignment = choose_spans(layout_of(shape_of(spec), spec), unknown(names), homes, 1, wire)
         self.asked = {name: threading.Event() for name in names}
         self.homes = [
             ClusterHome(self.assignment, name, self.flow.port(name), folder / name, self.asked[name].set)

@@ -99,7 +99,7 @@ class Cluster:
     ) -> None:  # fmt: skip
         names = HOMES[:homes]
         self.spec, self.flow = spec, flow or MemoryFlow(names)
-        self.assignment: Assignment = choose_spans(layout_of(shape_of(spec)), unknown(names), homes, 1, wire)
+        self.assignment: Assignment = choose_spans(layout_of(shape_of(spec), spec), unknown(names), homes, 1, wire)
         self.batches = ShardSampler(open_source(spec, spec.data.path), spec, "lead", ("lead",), {})
         self.smaller: list[int] = []
         self.lead = LeadStage(

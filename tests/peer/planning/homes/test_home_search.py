@@ -28,7 +28,7 @@ from peer.schema import spec as specs
 
 SPEC = specs.load("llama-1b")
 MATCHING = HomeMatching(shape_of(SPEC), SPEC)
-OFFER = SoughtHomes(memory_gb=9.0, tokens_per_s=100.0, upload_mbps=50.0)
+OFFER = SoughtHomes(memory_gb=10.0, tokens_per_s=100.0, upload_mbps=50.0)
 """Three such homes hold the model, two do not."""
 LOOK_S = 2.0
 IDS = [f"12D3Koo-home-{number}" for number in range(6)]
@@ -86,7 +86,7 @@ def test_two_homes_wait_for_a_third_and_say_so() -> None:
     assert homes.lines == {}
     assert all(does == Look() for does in homes.does.values())
     search = homes.searches[IDS[0]]
-    assert MATCHING.missing_words(search.homes) == ("looking for other homes: 2 are here, the model needs 3 of 9 GB")
+    assert MATCHING.missing_words(search.homes) == ("looking for other homes: 2 are here, the model needs 3 of 10 GB")
 
 
 def test_six_homes_make_two_clusters_of_the_near_ones() -> None:

@@ -12,7 +12,6 @@ from peer.parallel.pipeline.span_choice import choose_spans
 from peer.planning.placement.block_shares import HELD_BYTES, StageHome, deal_blocks
 from peer.planning.plan.cluster_cost import (
     COPIED_BYTES,
-    MICRO_BYTES,
     ONE_WAY_S,
     cluster_of,
     fewest_stages,
@@ -23,7 +22,7 @@ from peer.planning.plan.cluster_cost import (
     smallest_cluster,
 )
 from peer.planning.plan.home_cost import ways_without_room
-from peer.planning.plan.model_shape import memory_of, shape_of
+from peer.planning.plan.model_shape import memory_of, peak_of, shape_of
 from peer.schema.ipc import HomeOffer
 from peer.schema.settings import MOST_STAGES, PeerSettings
 from peer.schema.spec import RunSpec, load
@@ -66,17 +65,17 @@ def test_what_is_advised_forms(size: str, room_gb: int) -> None:
     if advised is None:
         assert room_of_stage(shape, run, most) > room_gb * 1e9
         with pytest.raises(BadInput, match="have no room"):
-            choose_spans(layout_of(shape), offers(most, room_gb), most, 1, "int8")
+            choose_spans(layout_of(shape, run), offers(most, room_gb), most, 1, "int8")
         return
-    stages = choose_spans(layout_of(shape), offers(advised.homes, room_gb), advised.homes, 1, "int8").stages
+    stages = choose_spans(layout_of(shape, run), offers(advised.homes, room_gb), advised.homes, 1, "int8").stages
     assert advised.homes == PeerSettings(stages=advised.homes).stages, "and its lead may set it"
     held = [at for stage in stages for at in range(stage.first, stage.last + 1)]
     assert held == list(range(len(shape.layers)))
     for stage in stages:
-        assert HELD_BYTES * sum(shape.layers[stage.first : stage.last + 1]) <= room_gb * 1e9
+        assert layout_of(shape, run).needed_bytes(range(stage.first, stage.last + 1)) <= room_gb * 1e9
     if advised.homes > 2:
         with pytest.raises(BadInput, match="have no room"):
-            choose_spans(layout_of(shape), offers(advised.homes - 1, room_gb), advised.homes - 1, 1, "int8")
+            choose_spans(layout_of(shape, run), offers(advised.homes - 1, room_gb), advised.homes - 1, 1, "int8")
 
 
 def test_an_8_b_model_on_cards_of_24_gb_takes_eight_homes() -> None:
@@ -126,7 +125,7 @@ def test_the_tokens_per_second_that_are_said_are_reached_in_virtual_time(
     """To 15 %: flights fill the stages and drain in each step, and lines carry them meanwhile."""
     run = run_of(size)
     shape = shape_of(run)
-    layout, speed = layout_of(shape), 20e12 / shape.flops_per_token(run.model.context)
+    layout, speed = layout_of(shape, run), 20e12 / shape.flops_per_token(run.model.context)
     alike = [StageHome(tokens_per_s=speed, upload_bps=upload_mbps * 1e6)] * homes
     dealt, said = deal_blocks(layout, alike, homes), cluster_of(shape, run, alike)
     assert dealt is not None
@@ -176,7 +175,7 @@ def test_tied_and_started_models_and_adapters_are_advised_clusters_that_form(nam
     (advised,) = [way for way in ways_without_room(shape, run, room_bytes, 0.0) if way.setting.startswith("stages=")]
     assert advised.setting == "stages=auto"
     assert advised.words.startswith("a cluster of 2 such homes, which find each other,")
-    held = choose_spans(layout_of(shape), offers(2, room_bytes / 1e9), 2, 1, "int8")
+    held = choose_spans(layout_of(shape, run), offers(2, room_bytes / 1e9), 2, 1, "int8")
     assert [number for stage in held.stages for number in stage.layers] == list(range(len(shape.layers)))
 
 
@@ -185,10 +184,13 @@ def test_both_ends_of_a_tied_model_hold_its_matrix_and_send_it_once_a_step() -> 
     does. The frozen matrices of an adapter lie at both ends, too."""
     run = load("continue-1b")
     shape = shape_of(run)
-    matrix, layout = shape.vocabulary * shape.width, layout_of(shape)
-    untied = layout_of(shape_of(replace(run, model=replace(run.model, config=run.model.config | UNTIED))))
-    assert layout.held_bytes[0] == untied.held_bytes[0] == HELD_BYTES * matrix
-    assert layout.held_bytes[-1] - HELD_BYTES * shape.width == COPIED_BYTES * matrix < untied.held_bytes[-1]
+    matrix, layout = shape.vocabulary * shape.width, layout_of(shape, run)
+    other = replace(run, model=replace(run.model, config=run.model.config | UNTIED))
+    untied, logits = layout_of(shape_of(other), other), peak_of(shape, run, 1, bfloat16=None).logits
+    each = HELD_BYTES + 2  # a copy in 16 bit
+    assert layout.held_bytes[0] == untied.held_bytes[0] == pytest.approx(each * matrix)
+    assert layout.held_bytes[-1] - each * shape.width - logits == pytest.approx(COPIED_BYTES * matrix)
+    assert layout.held_bytes[-1] < untied.held_bytes[-1]
     assert sum(layout.work) == sum(untied.work)
     line, homes = 20e6, [StageHome(tokens_per_s=1e9, upload_bps=20e6)] * 2
     found, tokens = cluster_of(shape, run, homes), run.inner.sequences * run.inner.accumulation * run.model.context
@@ -197,8 +199,20 @@ def test_both_ends_of_a_tied_model_hold_its_matrix_and_send_it_once_a_step() -> 
     assert dealt is not None
     exchange_s = tokens / found.tokens_per_s - flights_s(layout, run, dealt, homes)
     assert exchange_s == pytest.approx(matrix * (2 + 1 + 4 / 64) * 8 / line)
-    adapted = shape_of(load("adapter-8b"))
-    beside = layout_of(adapted).beside_bytes
-    in_blocks = adapted.frozen_matrix_parameters - adapted.vocabulary * adapted.width
-    assert sum(beside) == pytest.approx(adapted.frozen_bytes + MICRO_BYTES * in_blocks)
-    assert beside[0] == beside[-1] > beside[1] > 0
+
+
+def test_a_stage_needs_what_training_its_layers_takes() -> None:
+    """All stages together what one device needs with one sequence at a time, but for gaps and kept flights; twice as
+    long a text takes twice as much for its blocks, and fewer layers fit."""
+    for run in (run_of("8 B"), load("adapter-8b")):
+        shape = shape_of(run)
+        layout, whole = layout_of(shape, run), memory_of(shape, run, sequences=1)
+        beside = sum(layout.beside_bytes)
+        assert beside == pytest.approx(whole.activation_bytes - shape.unpacked_bytes + shape.frozen_bytes)
+        assert layout.beside_bytes[-1] > layout.beside_bytes[1] > 0
+        inside = peak_of(shape, run, 1, bfloat16=None).blocks / shape.blocks
+        assert layout.each_stage_bytes == pytest.approx(inside + shape.unpacked_bytes)
+        longer = replace(run, model=replace(run.model, context=2 * run.model.context))
+        more = layout_of(shape_of(longer), longer).held_bytes[1] - layout.held_bytes[1]
+        assert more >= inside
+        assert room_of_stage(shape_of(longer), longer, 4) > room_of_stage(shape, run, 4) + 2 * inside

@@ -109,9 +109,9 @@ def test_who_has_no_room_is_told_what_helps_the_fastest_first() -> None:
     """Layers in main memory where that has room for them, and a cluster; on a good line the cluster comes first."""
     run = load("llama-1b")
     shape = shape_of(run)
-    slow, fast = (ways_without_room(shape, run, 12e9, 64e9, line) for line in (20e6, 1e9))
+    slow, fast = (ways_without_room(shape, run, 14e9, 64e9, line) for line in (20e6, 1e9))
     assert [way.setting for way in slow] == ["offload=yes", "stages=2"]
     assert [way.setting for way in fast] == ["stages=2", "offload=yes"]
     assert fast[0].words == "a cluster of 2 such homes, on lines of 1000 Mbit/s"
-    assert [way.setting for way in ways_without_room(shape, run, 12e9, 8e9)] == ["stages=auto"]
+    assert [way.setting for way in ways_without_room(shape, run, 14e9, 8e9)] == ["stages=auto"]
     assert ways_without_room(shape, run, 1e8, 8e9) == ()
