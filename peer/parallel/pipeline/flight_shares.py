@@ -59,6 +59,8 @@ def fault_in(lead: str, sent: float, shares: Sequence[tuple[str, float, float]])
     promised, passed on. If a home contradicts the worker before it about the same bytes, that one may be the liar, so
     it counts as an accuser. Stages behind the first fault are not looked at: the move is of no size there.
     """
+    if not sent:
+        return None  # the move was lost in rounding, and says nothing of anybody
     before = ""
     for peer, promised, passed in shares:
         if not math.isclose(promised, sent, rel_tol=SAME):

@@ -97,6 +97,10 @@ def test_honest_figures_show_no_fault() -> None:
     assert fault_in("lead", -1.0, HONEST) is None
 
 
+def test_a_move_that_rounding_has_lost_is_nobodys_fault() -> None:
+    assert fault_in("lead", 0.0, [("second", 0.0, 0.0), ("third", 0.0, 0.0)]) is None
+
+
 @pytest.mark.parametrize("passed", [0.98, -0.1, 0.0, -2.5, float("nan")])
 def test_the_first_stage_that_does_not_keep_its_promise_is_at_fault(passed: float) -> None:
     """What comes behind it may be anything: moves there are of no size."""
