@@ -15,7 +15,7 @@ from typing import Any
 from dht.errors import BadSpec
 from peer.schema.toml_tables import require, shortened
 
-Value = int | float | str | bool
+Value = int | float | str | bool | tuple[int | float | bool, ...]
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,23 @@ class OneOf:
             raise BadSpec(f"{name} is {shortened(value)}; it must be one of {', '.join(self.words)}")
 
 
-Allowed = Whole | Real | Flag | OneOf
+@dataclass(frozen=True)
+class Several:
+    """A list of numbers, each within the same bounds."""
+
+    each: Whole | Real
+    most: int
+
+    def check(self, name: str, value: object) -> None:
+        if not isinstance(value, list | tuple):
+            raise BadSpec(f"{name} is {shortened(value)}; it must be a list of numbers")
+        if len(value) > self.most:
+            raise BadSpec(f"{name} has {len(value):,} numbers; there must be at most {self.most}")
+        for number, one in enumerate(value):
+            self.each.check(f"{name}[{number}]", one)
+
+
+Allowed = Whole | Real | Flag | OneOf | Several
 
 WIDTH, INNER, BLOCKS, HEADS = Whole(1, 1 << 16), Whole(1, 1 << 18), Whole(1, 512), Whole(1, 1024)
 HEAD, EXPERTS, TOKENS = Whole(2, 1024), Whole(1, 256), Whole(1, 1 << 20)
@@ -267,6 +283,20 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         rope={
             "rope_type": "yarn", "rope_theta": 15e4, "rope_factor": 32.0, "rope_original_positions": 4096,
             "rope_beta_fast": 32.0, "rope_beta_slow": 1.0, "rope_truncate": False,
+        },
+    ),
+    "lfm2": Architecture(
+        keys={
+            **{key: each for key, each in _SHAPE.items() if key != "attention_dropout"}, "intermediate_size": INNER,
+            "num_key_value_heads": HEADS, "norm_eps": EPSILON, "rope_theta": THETA,
+            "full_attn_idxs": Several(Whole(0, 511), 512), "conv_L_cache": Whole(1, 64), "conv_bias": Flag(),
+            "block_auto_adjust_ff_dim": Flag(), "block_multiple_of": Whole(1, 1 << 16),
+            "block_ffn_dim_multiplier": Real(0.01, 100.0),
+        },
+        values={
+            "hidden_size": 2560, "intermediate_size": 12288, "num_hidden_layers": 32, "num_attention_heads": 32,
+            "num_key_value_heads": 8, "tie_word_embeddings": True, "conv_L_cache": 3, "conv_bias": False,
+            "block_auto_adjust_ff_dim": True, "block_multiple_of": 256, "block_ffn_dim_multiplier": 1.0,
         },
     ),
     "phi3": Architecture(

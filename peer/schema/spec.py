@@ -59,8 +59,9 @@ ADDED: Mapping[tuple[str, str], Any] = {
 }  # fmt: skip
 """Keys that are younger than some runs, and what they say where they are left out: with that a run's digest is what it
 was before there were such keys."""
-ATTENDS_BEYOND = frozenset({"gpt_oss", "opt"})
-"""Architectures that transformers does not keep inside a document by its positions: they learn no conversations."""
+ATTENDS_BEYOND = frozenset({"gpt_oss", "lfm2", "opt"})
+"""Architectures that transformers does not keep inside a document by its positions (LFM2's convolutions read the tokens
+before it): they learn no conversations."""
 MOST_CHARACTERS = 1 << 14
 """Of a spec's text. There are texts that take as long to read as the square of their length."""
 
@@ -94,7 +95,7 @@ class RunSpec(StrictTable):
             )
         if self.model.architecture in ATTENDS_BEYOND and any(each.format == "chat" for each in self.data.sources):
             raise BadSpec(
-                f"model.architecture is {self.model.architecture!r}, whose attention cannot be kept inside a "
+                f"model.architecture is {self.model.architecture!r}, which cannot be kept inside a "
                 "conversation; choose another one for data.format = 'chat'"
             )
         context = self.model.context

@@ -206,7 +206,8 @@ def _parameters_on_meta() -> Iterator[None]:
 def build_config(spec: RunSpec) -> PreTrainedConfig:
     """The transformers configuration of `spec`, whose keys and values are allowed. Raises BadSpec."""
     table = spec.model
-    said = {**ARCHITECTURES[table.architecture].rope, **table.config}
+    as_lists = {key: list(value) if isinstance(value, tuple) else value for key, value in table.config.items()}
+    said = {**ARCHITECTURES[table.architecture].rope, **as_lists}
     values = _tokenizer_values(spec) | {_positions(table.architecture): table.context}
     values |= {key: value for key, value in said.items() if key not in ROPE_NAMES}
     values |= _rope_scaling(table.architecture, said) | _without_windows(table.architecture, said)

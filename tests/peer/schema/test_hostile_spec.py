@@ -19,7 +19,7 @@ from transformers import AutoConfig
 from transformers.utils.import_utils import KERNELS_MIN_VERSION
 
 from dht.errors import BadInput, BadSpec
-from peer.schema.architectures import ARCHITECTURES, Flag, OneOf, Real, Whole
+from peer.schema.architectures import ARCHITECTURES, Flag, OneOf, Real, Several, Whole
 from peer.schema.model_layers import MOST_DEVICE_BYTES
 from peer.schema.spec import SHIPPED, RunSpec, dump, from_mapping, load, parse
 from peer.schema.spec_fields import AdapterTable, EvaluateTable, MixTable, StartTable
@@ -34,7 +34,8 @@ EXTREMES: dict[str, Any] = {
     "inf": float("inf"), "-inf": float("-inf"), "nothing": "", "path": "/etc/passwd", "up": "../../x",
     "repo": "attacker/evil",    "address": "http://evil.example/x", "long": "x" * 50_000, "lines": "a\n\x1b[2Jb",
     "module": "os.system",
-    "true": True, "false": False, "list": [1, "a", []], "table": {"auto_map": {"AutoModel": "evil.Evil"}}, "empty": {},
+    "true": True, "false": False, "list": [1, "a", []], "numbers": [0, 1, 2], "many": [1.5] * 5000,
+    "table": {"auto_map": {"AutoModel": "evil.Evil"}}, "empty": {},
 }  # fmt: skip
 COMMONEST = ("llama", "gpt2", "qwen2", "qwen3")
 NEVER = (
@@ -145,7 +146,7 @@ def test_no_other_key_of_transformers_is_taken(architecture: str) -> None:
 def test_nothing_listed_names_code(architecture: str) -> None:
     keys = ARCHITECTURES[architecture].keys
     assert keys.keys().isdisjoint(NEVER)
-    assert all(isinstance(each, Whole | Real | Flag | OneOf) for each in keys.values())
+    assert all(isinstance(each, Whole | Real | Flag | OneOf | Several) for each in keys.values())
     assert "attacker/evil" not in {word for each in keys.values() if isinstance(each, OneOf) for word in each.words}
 
 
@@ -182,6 +183,8 @@ def others(key: str, allowed: object, present: Any) -> list[Any]:
             return [present // 2 if key == "num_key_value_heads" else min(high, max(low, present * 2))]
         case Real(low, high):
             return [(low + high) / 2]
+        case Several():
+            return [(1,), ()]
     raise AssertionError(allowed)
 
 

@@ -32,6 +32,7 @@ SMALL: dict[str, Any] = {
     "num_key_value_heads": 2, "n_embd": 32, "n_layer": 2, "n_head": 2, "ffn_dim": 48, "num_local_experts": 2,
     "num_experts": 2, "moe_intermediate_size": 48, "attention_dropout": 0.0, "residual_dropout": 0.0,
     "num_experts_per_tok": 1, "attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "initializer_range": 0.2,
+    "full_attn_idxs": (1,), "block_multiple_of": 16,
 }  # fmt: skip
 SLIDING: dict[str, Any] = {"sliding_window": 6, "use_sliding_window": True, "max_window_layers": 1}
 PACKED = sorted(ARCHITECTURES.keys() - ATTENDS_BEYOND)
@@ -79,7 +80,7 @@ def test_an_architecture_that_looks_beyond_a_document_learns_no_conversations(ar
     with torch.no_grad():
         difference = next_token_logits(model, packed_BT)[0, 10:] - next_token_logits(model, tokens_BT[:, 10:])[0]
     assert difference.abs().max() > 1e-3
-    with pytest.raises(BadSpec, match=f"'{architecture}', whose attention"):
+    with pytest.raises(BadSpec, match=f"'{architecture}', which cannot be kept"):
         make_spec(architecture, SMALL, source="files", path="talks", format="chat")
 
 
