@@ -225,9 +225,10 @@ ROPE_NAMES = {
     "rope_low_freq_factor": "low_freq_factor", "rope_high_freq_factor": "high_freq_factor",
     "rope_beta_fast": "beta_fast", "rope_beta_slow": "beta_slow", "rope_attention_factor": "attention_factor",
     "rope_mscale": "mscale", "rope_mscale_all_dim": "mscale_all_dim", "rope_query_beta": "llama_4_scaling_beta",
-    "rope_truncate": "truncate",
+    "rope_truncate": "truncate", "rope_short_factor": "short_factor", "rope_long_factor": "long_factor",
 }  # fmt: skip
 """Keys of a spec, and what transformers calls them inside of `rope_scaling`."""
+POSITIONS = "rope_original_positions"
 ROPE_VALUES: Mapping[str, Mapping[str, float | None]] = {
     "default": {},
     "linear": {"rope_factor": 1.0},
@@ -238,6 +239,10 @@ ROPE_VALUES: Mapping[str, Mapping[str, float | None]] = {
         "rope_factor": 8.0, "rope_original_positions": 8192, "rope_beta_fast": None, "rope_beta_slow": None,
         "rope_attention_factor": None, "rope_mscale": None, "rope_mscale_all_dim": None, "rope_query_beta": None,
         "rope_truncate": None,
+    },
+    "longrope": {
+        "rope_short_factor": None, "rope_long_factor": None, "rope_original_positions": None,
+        "rope_factor": None, "rope_attention_factor": None,
     },
 }  # fmt: skip
 """By `rope_type` the keys that it takes, and their values where a spec has none; None follows from the others."""
@@ -251,8 +256,13 @@ def _rope_scaling(architecture: str, said: Mapping[str, Any]) -> dict[str, Any]:
     low, high = (taken.get(f"rope_{side}_freq_factor") for side in ("low", "high"))
     if kind == "llama3" and not float(low or 0) < float(high or 0):
         raise BadSpec("model.config.rope_low_freq_factor is not below rope_high_freq_factor, between which is divided")
+    needed = ("rope_short_factor", "rope_long_factor", POSITIONS)
+    if kind == "longrope" and not said.keys() >= {*needed}:
+        raise BadSpec(f"model.config.rope_type is 'longrope', which needs {', '.join(needed)}")
     scaling = {ROPE_NAMES[key]: value for key, value in taken.items() if value is not None}
-    return {"rope_scaling": {"rope_type": kind} | scaling}
+    # Phi 3 has this one outside, too, and transformers takes it from there.
+    beside = {key: value for key, value in scaling.items() if kind == "longrope" and key == ROPE_NAMES[POSITIONS]}
+    return beside | {"rope_scaling": {"rope_type": kind} | scaling}
 
 
 def _without_windows(architecture: str, said: Mapping[str, Any]) -> dict[str, Any]:

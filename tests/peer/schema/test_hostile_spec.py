@@ -25,7 +25,7 @@ from peer.schema.spec import SHIPPED, RunSpec, dump, from_mapping, load, parse
 from peer.schema.spec_fields import AdapterTable, EvaluateTable, MixTable, StartTable
 from peer.tools.watch.preview import MOST_S, facts_of
 from peer.tools.watch.run_facts import MOST_BYTES, facts
-from peer.training.model.build import build_config, build_meta
+from peer.training.model.build import ROPE_VALUES, build_config, build_meta
 
 ORGANISER = "12D3KooWJWoaqZhDaoEFshF7Rh1bpY9ohihFhzcW6d69Lr2NASuq"
 EXTREMES: dict[str, Any] = {
@@ -50,7 +50,12 @@ NEVER = (
 SCALED: dict[str, dict[str, Any]] = {
     "llama3": {"rope_type": "llama3", "rope_low_freq_factor": 1.0, "rope_high_freq_factor": 1000.0},
     "yarn": {"rope_type": "yarn"},
-}
+    "linear": {"rope_type": "linear"},
+    "longrope": {
+        "rope_type": "longrope", "rope_short_factor": (1.0,) * 8, "rope_long_factor": (2.0,) * 8,
+        "rope_original_positions": 4096,
+    },
+}  # fmt: skip
 
 
 def tables() -> Iterator[tuple[str, str]]:
@@ -158,11 +163,13 @@ def test_a_listed_key_is_one_of_transformers(architecture: str) -> None:
     small |= {"use_sliding_window": True} if "use_sliding_window" in ARCHITECTURES[architecture].keys else {}
     types = ARCHITECTURES[architecture].keys.get("rope_type", OneOf(()))
     assert isinstance(types, OneOf)
-    small |= next((values for name, values in SCALED.items() if name in types.words), {})
-    plain = build_config(from_mapping(with_model(architecture, **small))).to_dict()
     for key, allowed in ARCHITECTURES[architecture].keys.items():
-        for value in others(key, allowed, small.get(key, plain.get(key))):
-            spec = refused(with_model(architecture, **small | {key: value}))
+        ways = (name for name in SCALED if name in types.words and key in ("rope_type", *ROPE_VALUES[name]))
+        beside = small | next((SCALED[name] for name in ways), {})
+        plain = build_config(from_mapping(with_model(architecture, **beside))).to_dict()
+        for value in others(key, allowed, beside.get(key, plain.get(key))):
+            needed = SCALED.get(value, {}) if key == "rope_type" else {}
+            spec = refused(with_model(architecture, **beside | needed | {key: value}))
             assert spec is not None, (key, value)
             assert build_config(spec).to_dict() != plain, key
             if isinstance(allowed, OneOf):
@@ -184,7 +191,7 @@ def others(key: str, allowed: object, present: Any) -> list[Any]:
         case Real(low, high):
             return [(low + high) / 2]
         case Several():
-            return [(1,), ()]
+            return [(3.0,) * 8 if "factor" in key else (1,)]
     raise AssertionError(allowed)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from itertools import pairwise
 from typing import Any
 
@@ -82,6 +83,16 @@ def test_an_architecture_that_looks_beyond_a_document_learns_no_conversations(ar
     assert difference.abs().max() > 1e-3
     with pytest.raises(BadSpec, match=f"'{architecture}', which cannot be kept"):
         make_spec(architecture, SMALL, source="files", path="talks", format="chat")
+
+
+def test_conversations_are_not_longer_than_where_positions_begin_to_turn_otherwise() -> None:
+    """Else the longest one of a micro-batch would decide for all of them."""
+    turns: dict[str, Any] = {"rope_type": "longrope", "rope_short_factor": (1.0,) * 8, "rope_long_factor": (8.0,) * 8}
+    for short, is_refused in ((24, False), (23, True)):
+        config = SMALL | turns | {"rope_original_positions": short}
+        make_spec("phi3", config)
+        with pytest.raises(BadSpec, match=r"model\.context is 24, more than") if is_refused else nullcontext():
+            make_spec("phi3", config, source="files", path="talks", format="chat")
 
 
 def test_labels_and_places_follow_the_flags() -> None:

@@ -143,6 +143,16 @@ def test_every_parameter_has_its_own_stream() -> None:
         ("lfm2", {"full_attn_idxs": [0, 3]}, "full_attn_idxs names block 3, of 3 that count from 0"),
         ("lfm2", {"full_attn_idxs": [0, -1]}, r"full_attn_idxs\[1\] is -1; it must be between 0 and"),
         ("lfm2", {"full_attn_idxs": [True]}, r"full_attn_idxs\[0\] is True; it must be a whole number"),
+        (
+            "phi3",
+            {"rope_type": "longrope", "rope_short_factor": [1.0]},
+            "needs rope_short_factor, rope_long_factor, rope_or",
+        ),
+        (
+            "phi3",
+            {"rope_type": "longrope", "rope_short_factor": [1], "rope_long_factor": [1], "rope_original_positions": 8},
+            "short_factor field must have length 8, got 1",
+        ),
         ("lfm2", {"full_attn_idxs": 2}, "full_attn_idxs is 2; it must be a list of numbers"),
         ("lfm2", {"full_attn_idxs": [0] * 513}, "full_attn_idxs has 513 numbers; there must be at most 512"),
         ("lfm2", {"intermediate_size": 1}, "feed-forward layers of no width"),

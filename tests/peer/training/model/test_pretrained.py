@@ -197,12 +197,25 @@ YARN: dict[str, Any] = {
     "rope_type": "yarn", "rope_theta": 500_000.0, "factor": 4.0, "original_max_position_embeddings": 16,
     "attention_factor": 1.3, "beta_fast": 30.0, "beta_slow": 1.0,
 }  # fmt: skip
+DEEPSEEK: dict[str, Any] = {
+    "rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16,
+    "mscale": 1.0, "mscale_all_dim": 0.5, "truncate": False,
+}  # fmt: skip
+LONGROPE: dict[str, Any] = {
+    "rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0, 1.5, 2.0, 2.5, 3, 4.0, 8.0, 9.5],
+    "long_factor": [1.0, 2.5, 3.0, 6.5, 7.0, 9.0, 18.0, 24.5], "original_max_position_embeddings": 16,
+    "partial_rotary_factor": 0.5,
+}  # fmt: skip
 LINEAR: dict[str, Any] = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
 
 
 @pytest.mark.parametrize(
     ("architecture", "config"),
     [
+        *((name, {"rope_parameters": YARN, "num_key_value_heads": 2, "head_dim": 32, "pad_token_id": 0})
+          for name in ("llama", "mistral", "qwen2", "qwen3", "granite", "smollm3", "seed_oss", "apertus", "exaone4")),
+        ("qwen3", {"rope_parameters": DEEPSEEK, "num_key_value_heads": 2, "head_dim": 32}),
+        ("phi3", {"rope_parameters": LONGROPE, "original_max_position_embeddings": 16, "pad_token_id": 0}),
         ("llama", {"rope_parameters": LLAMA3}), ("llama", {"rope_parameters": LINEAR}),
         ("olmo3", {"num_hidden_layers": 5, "pad_token_id": 0, "rope_parameters": {
             "full_attention": YARN, "sliding_attention": {"rope_type": "default", "rope_theta": 500_000.0}}}),
@@ -216,7 +229,7 @@ def test_scaled_positions_of_a_start_are_kept(architecture: str, config: dict[st
     theirs = publish(tmp_path, architecture, initializer_range=0.3, **config)
     spec = run_from(tmp_path)
     said = {key: value for key, value in spec.model.config.items() if key.startswith("rope_")}
-    assert said["rope_type"] in ("llama3", "linear", "yarn")
+    assert said["rope_type"] in ("llama3", "linear", "yarn", "longrope")
     assert parse(dump(spec)) == spec
     tokens_BT = text_BT(64)[:2]
     ours = next_token_logits(build(spec).eval(), tokens_BT)
@@ -266,15 +279,22 @@ def test_what_only_long_texts_show_is_refused_too(tmp_path: Path) -> None:
     """The tried text is shorter than the window, and turns the slow positions by nothing."""
     with pytest.raises(BadSpec, match=r"of 128 tokens its blocks see \[128, 128\], and not \[64, 64\]"):
         far_away(tmp_path / "a", "olmo3", sliding_window=64, layer_types=["full_attention"] * 2, num_hidden_layers=2)
-    rope = LLAMA3 | {"rope_type": "yarn", "rope_theta": 1e6, "truncate": False, "factor": 2.0}
-    del rope["low_freq_factor"], rope["high_freq_factor"]
     with pytest.raises(BadSpec, match=r"its rotary positions turn otherwise|its logits differ"):
         far_away(
             tmp_path / "b",
             "olmo3",
-            rope_parameters={"full_attention": rope, "sliding_attention": {"rope_type": "default", "rope_theta": 1e6}},
+            rope_parameters={"full_attention": YARN, "sliding_attention": {"rope_type": "default", "rope_theta": 1e6}},
             num_hidden_layers=4,
         )
+
+
+def test_how_positions_turn_in_long_texts_is_compared_too(tmp_path: Path) -> None:
+    """The tried text is no longer than those of the short factors."""
+    rope = LONGROPE | {"original_max_position_embeddings": 48}
+    publish(tmp_path, "phi3", rope_parameters=rope, original_max_position_embeddings=48, pad_token_id=0)
+    table = {"context": 64, "config": {"rope_long_factor": (2.0,) * 8}}
+    with pytest.raises(BadSpec, match="turn otherwise in long texts"):
+        adopt(find(str(tmp_path)), table)
 
 
 WITH_EYES: dict[str, dict[str, Any]] = {
