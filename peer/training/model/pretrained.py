@@ -337,8 +337,8 @@ def _odd_far_away(model: Any, made: Any, context: int) -> str:
     theirs, ours = (_seen(each.config, context) for each in (model, made))
     if theirs != ours:
         return f"of {context:,} tokens its blocks see {theirs}, and not {ours}"
-    theirs, ours = ((each.config.rope_parameters or {}).get("long_factor") for each in (model, made))
-    if theirs != ours:
+    long = [(each.config.rope_parameters or {}).get("long_factor") for each in (model, made)]
+    if long[0] != long[1]:
         return "its rotary positions turn otherwise in long texts"
     turns = {name: value for name, value in made.named_buffers() if name.endswith("inv_freq")}
     is_alike = all(torch.allclose(model.get_buffer(name), value, rtol=1e-5, atol=0) for name, value in turns.items())
