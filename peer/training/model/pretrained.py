@@ -38,6 +38,11 @@ from peer.training.model.flat_parameters import FlatParameters
 
 KEY = "start.model"
 """In a spec."""
+BROKEN = (
+    OSError, ValueError, LookupError, TypeError, ImportError, AttributeError, RuntimeError, ArithmeticError,
+    StrictDataclassError,
+)  # fmt: skip
+"""What transformers raises for files that are no model, or whose configuration makes no sense."""
 WEIGHTS = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
 """What is loaded of a repository: neither Python nor pickles."""
 TOKENIZER = (
@@ -146,7 +151,7 @@ def _load(kind: Any, found: FoundModel, **options: Any) -> Any:
     named: dict[str, Any] = {"gguf_file": found.file} if found.file else {}
     try:
         return kind.from_pretrained(found.folder, trust_remote_code=False, local_files_only=True, **named, **options)
-    except (OSError, ValueError, KeyError, TypeError, ImportError, AttributeError, RuntimeError) as error:
+    except BROKEN as error:
         raise cannot_load(KEY, found.name, reason_of(error)) from error
 
 
@@ -198,7 +203,7 @@ def _config(found: FoundModel) -> PreTrainedConfig:
     try:
         # A token that pads is read by nobody here, and may be outside of a small vocabulary.
         return AutoConfig.for_model(kind, **{key: said[key] for key in own & said.keys()} | {"pad_token_id": None})
-    except (TypeError, ValueError, KeyError, AttributeError, ZeroDivisionError, StrictDataclassError) as error:
+    except BROKEN as error:
         raise cannot_load(KEY, found.name, reason_of(error)) from error
 
 
@@ -228,7 +233,9 @@ def _model_table(config: PreTrainedConfig, table: Mapping[str, Any]) -> dict[str
     rotary, usual = _rotary(config), AutoConfig.for_model(config.model_type)
     types = known.keys.get("rope_type", OneOf(("default",)))
     if not isinstance(types, OneOf) or rotary["rope_type"] not in types.words:
-        raise BadSpec(f"start.model scales its rotary positions ({config.rope_parameters}), which no spec can say yet")
+        raise BadSpec(
+            f"start.model scales its rotary positions ({shortened(config.rope_parameters)}), which no spec can say yet"
+        )
     values: dict[str, Any] = {}
     for key, allowed in known.keys.items():
         plain = _numbers if isinstance(allowed, Several) else _plain
@@ -322,7 +329,12 @@ def _require_alike(spec: RunSpec, model: nn.Module) -> None:
     vocabulary: Any = spec.model.config["vocab_size"]
     tokens = torch.arange(TRIED_TOKENS).unsqueeze(0) % vocabulary
     made = build(spec)
-    theirs, ours = (next_token_logits(each.eval(), tokens) for each in (model, made))
+    try:
+        theirs = next_token_logits(model.eval(), tokens)
+    except BROKEN as error:
+        assert spec.start is not None
+        raise cannot_load(KEY, spec.start.model, reason_of(error)) from error
+    ours = next_token_logits(made.eval(), tokens)
     difference = float((theirs - ours).abs().max())
     odd = "" if difference <= AGREES else f"its logits differ by {difference:.2g}"
     if odd := odd or _odd_far_away(model, made, spec.model.context):

@@ -297,6 +297,34 @@ def test_how_positions_turn_in_long_texts_is_compared_too(tmp_path: Path) -> Non
         adopt(find(str(tmp_path)), table)
 
 
+@pytest.mark.parametrize(
+    ("architecture", "key", "value"),
+    [
+        ("lfm2", "block_multiple_of", 0), ("lfm2", "block_ffn_dim_multiplier", 1e308),
+        ("lfm2", "num_key_value_heads", 0), ("lfm2", "full_attn_idxs", ["a"]),
+        ("phi3", "original_max_position_embeddings", 1), ("phi3", "rope_parameters", LONGROPE | {"rope_theta": 10**30}),
+        ("phi3", "rope_parameters", LONGROPE | {"attention_factor": {}}),
+        ("llama", "rope_parameters", YARN | {"factor": 10**30}), ("llama", "head_dim", 0),
+        ("llama", "rope_parameters", YARN | {"rope_type": [1] * 2000}),
+    ],
+)  # fmt: skip
+def test_a_configuration_that_makes_no_sense_is_refused_in_one_line(
+    architecture: str, key: str, value: object, tmp_path: Path
+) -> None:
+    """Whatever transformers makes of it: errors of arithmetic, and of types once the model computes."""
+    usual: dict[str, dict[str, Any]] = {
+        "lfm2": {"full_attn_idxs": [1], "num_key_value_heads": 2},
+        "phi3": {"rope_parameters": LONGROPE, "original_max_position_embeddings": 16, "pad_token_id": 0},
+    }
+    publish(tmp_path, architecture, **usual.get(architecture, {}))
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+    with pytest.raises(BadSpec) as refused:
+        adopt(find(str(tmp_path)), {"context": 32})
+    assert str(refused.value).isprintable()
+    assert len(str(refused.value)) < 1000
+
+
 WITH_EYES: dict[str, dict[str, Any]] = {
     "gemma3": {
         "model_type": "gemma3", "mm_tokens_per_image": 4, "image_token_index": 200, "boi_token_index": 201,
