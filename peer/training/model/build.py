@@ -179,10 +179,6 @@ def build_unset(spec: RunSpec) -> nn.Module:
     Buffers are as in `build`. Raises BadSpec, also for a model with an adapter."""
     if spec.adapter is not None:
         raise BadSpec("a run with [adapter] is trained on one device of each peer")
-    return _unset(spec)
-
-
-def _unset(spec: RunSpec) -> nn.Module:
     config = build_config(spec)
     with _parameters_on_meta():
         model = _from_config(config)
