@@ -25,6 +25,7 @@ def publish(folder: Path, architecture: str = "llama", *, seed: int = 1, **confi
     """A model in `folder` with weights of its own and a tokenizer of bytes, whose context is 64."""
     end = ByteTokenizer.end_of_text
     values = SMALL | {"vocab_size": ByteTokenizer.vocabulary, "max_position_embeddings": 64} | config
+    values = {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         made: Any = AutoModelForCausalLM.from_config(

@@ -15,7 +15,7 @@ from typing import Any
 from dht.errors import BadSpec
 from peer.schema.toml_tables import require, shortened
 
-Value = int | float | str | bool
+Value = int | float | str | bool | tuple[int | float | bool, ...]
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,23 @@ class OneOf:
             raise BadSpec(f"{name} is {shortened(value)}; it must be one of {', '.join(self.words)}")
 
 
-Allowed = Whole | Real | Flag | OneOf
+@dataclass(frozen=True)
+class Several:
+    """A list of numbers, each within the same bounds."""
+
+    each: Whole | Real
+    most: int
+
+    def check(self, name: str, value: object) -> None:
+        if not isinstance(value, list | tuple):
+            raise BadSpec(f"{name} is {shortened(value)}; it must be a list of numbers")
+        if len(value) > self.most:
+            raise BadSpec(f"{name} has {len(value):,} numbers; there must be at most {self.most}")
+        for number, one in enumerate(value):
+            self.each.check(f"{name}[{number}]", one)
+
+
+Allowed = Whole | Real | Flag | OneOf | Several
 
 WIDTH, INNER, BLOCKS, HEADS = Whole(1, 1 << 16), Whole(1, 1 << 18), Whole(1, 512), Whole(1, 1024)
 HEAD, EXPERTS, TOKENS = Whole(2, 1024), Whole(1, 256), Whole(1, 1 << 20)
@@ -87,27 +103,32 @@ _LLAMA: Mapping[str, Allowed] = {
     **_SHAPE, "intermediate_size": INNER, "num_key_value_heads": HEADS, "hidden_act": ACTIVATION,
     "rms_norm_eps": EPSILON, "rope_theta": THETA,
 }  # fmt: skip
-_ROPE: Mapping[str, Allowed] = {
-    "rope_type": OneOf(("default", "linear", "llama3")), "rope_factor": Real(1.0, 1024.0),
-    "rope_original_positions": TOKENS, "rope_low_freq_factor": Real(0.01, 1000.0),
-    "rope_high_freq_factor": Real(0.01, 1000.0),
-}  # fmt: skip
-"""How rotary positions are stretched for longer texts than those of the first training. `rope_factor` is of both ways,
-and the other three are of `llama3` (Llama 3.1 and later)."""
 _YARN: Mapping[str, Allowed] = {
     "rope_type": OneOf(("default", "yarn")), "rope_factor": Real(1.0, 1024.0), "rope_original_positions": TOKENS,
     "rope_beta_fast": Real(0.01, 1000.0), "rope_beta_slow": Real(0.01, 1000.0),
-    "rope_attention_factor": Real(0.01, 100.0),
+    "rope_attention_factor": Real(0.01, 100.0), "rope_mscale": Real(0.01, 100.0),
+    "rope_mscale_all_dim": Real(0.01, 100.0), "rope_truncate": Flag(),
 }  # fmt: skip
-"""As OLMo 3 has it (arXiv:2309.00071)."""
+"""arXiv:2309.00071. DeepSeek has two factors for the attention, of which the quotient counts; with `rope_truncate` the
+bounds between fast and slow are whole numbers."""
+_ROPE: Mapping[str, Allowed] = {
+    **_YARN, "rope_type": OneOf(("default", "linear", "llama3", "yarn")), "rope_low_freq_factor": Real(0.01, 1000.0),
+    "rope_high_freq_factor": Real(0.01, 1000.0),
+}  # fmt: skip
+"""How rotary positions are stretched for longer texts than those of the first training. `rope_factor` is of all ways;
+two factors are of `llama3` (Llama 3.1 and later)."""
+_LONGROPE: Mapping[str, Allowed] = {
+    "rope_type": OneOf(("default", "longrope")), "rope_short_factor": Several(Real(0.01, 1e5), 512),
+    "rope_long_factor": Several(Real(0.01, 1e5), 512), "rope_original_positions": TOKENS,
+    "rope_factor": Real(1.0, 1024.0), "rope_attention_factor": Real(0.01, 100.0),
+}  # fmt: skip
+"""As Phi 3.5 and 4 have it (arXiv:2402.13753): a factor for each pair of a head's rotary values, others in texts of
+more than `rope_original_positions` tokens."""
 _MINISTRAL: Mapping[str, Allowed] = {
     **{key: each for key, each in _YARN.items() if key != "rope_attention_factor"}, "rope_type": OneOf(("yarn",)),
-    "rope_mscale": Real(0.01, 100.0), "rope_mscale_all_dim": Real(0.01, 100.0), "rope_query_beta": Real(0.0, 10.0),
+    "rope_query_beta": Real(0.0, 10.0),
 }  # fmt: skip
-"""YaRN as DeepSeek has it, with two factors of which the quotient counts; and queries grow by
-1 + `rope_query_beta` · log(1 + ⌊position / `rope_original_positions`⌋), as in Llama 4."""
-_GPT_OSS: Mapping[str, Allowed] = {**_YARN, "rope_type": OneOf(("yarn", "default")), "rope_truncate": Flag()}
-"""With `rope_truncate` the bounds between fast and slow are whole numbers."""
+"""YaRN; and queries grow by 1 + `rope_query_beta` · log(1 + ⌊position / `rope_original_positions`⌋), as in Llama 4."""
 _WINDOW = Whole(0, 1 << 20)
 """Tokens of the past that a sliding block sees; 0 where no block slides."""
 _OF_GEMMA = OneOf(tuple(word for word in ACTIVATION.words if word != "gelu"))
@@ -135,7 +156,7 @@ class Architecture:
 ARCHITECTURES: Mapping[str, Architecture] = {
     "llama": Architecture(keys={**_LLAMA, **_BIASES, **_ROPE, "head_dim": HEAD}, values=_LLAMA_VALUES),
     "mistral": Architecture(
-        keys={**_LLAMA, "head_dim": HEAD, "sliding_window": _WINDOW},
+        keys={**_LLAMA, **_ROPE, "head_dim": HEAD, "sliding_window": _WINDOW},
         values={**_LLAMA_VALUES, "intermediate_size": 14336, "num_key_value_heads": 8},
     ),
     "ministral3": Architecture(
@@ -152,7 +173,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
     "mixtral": Architecture(
         keys={
-            **_LLAMA, "head_dim": HEAD, "sliding_window": TOKENS, "num_local_experts": EXPERTS,
+            **_LLAMA, **_ROPE, "head_dim": HEAD, "sliding_window": TOKENS, "num_local_experts": EXPERTS,
             "num_experts_per_tok": EXPERTS, "router_aux_loss_coef": Real(0.0, 1.0),
         },
         values={
@@ -161,12 +182,15 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         },
     ),
     "qwen2": Architecture(
-        keys={**_LLAMA, "use_sliding_window": Flag(), "sliding_window": TOKENS, "max_window_layers": Whole(0, 512)},
+        keys={
+            **_LLAMA, **_ROPE, "use_sliding_window": Flag(), "sliding_window": TOKENS,
+            "max_window_layers": Whole(0, 512),
+        },
         values={**_LLAMA_VALUES, "intermediate_size": 22016, "num_key_value_heads": 32},
     ),
     "qwen3": Architecture(
         keys={
-            **_LLAMA, "head_dim": HEAD, "attention_bias": Flag(), "use_sliding_window": Flag(),
+            **_LLAMA, **_ROPE, "head_dim": HEAD, "attention_bias": Flag(), "use_sliding_window": Flag(),
             "sliding_window": TOKENS, "max_window_layers": Whole(0, 512),
         },
         values={**_LLAMA_VALUES, "intermediate_size": 22016, "num_key_value_heads": 32, "head_dim": 128},
@@ -180,7 +204,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
     "granite": Architecture(
         keys={
-            **_LLAMA, **_BIASES, "embedding_multiplier": FACTOR, "logits_scaling": FACTOR,
+            **_LLAMA, **_BIASES, **_ROPE, "embedding_multiplier": FACTOR, "logits_scaling": FACTOR,
             "residual_multiplier": FACTOR, "attention_multiplier": FACTOR,
         },
         values=_LLAMA_VALUES,
@@ -242,7 +266,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
     "qwen3_moe": Architecture(
         keys={
-            **{key: each for key, each in _LLAMA.items() if key != "intermediate_size"}, "head_dim": HEAD,
+            **{key: each for key, each in _LLAMA.items() if key != "intermediate_size"}, **_ROPE, "head_dim": HEAD,
             "attention_bias": Flag(), "use_sliding_window": Flag(), "sliding_window": TOKENS, "num_experts": EXPERTS,
             "num_experts_per_tok": EXPERTS, "moe_intermediate_size": INNER, "norm_topk_prob": Flag(),
             "router_aux_loss_coef": Real(0.0, 1.0),
@@ -254,7 +278,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
     "gpt_oss": Architecture(
         keys={
-            **{key: each for key, each in _LLAMA.items() if key != "hidden_act"}, **_GPT_OSS, "head_dim": HEAD,
+            **{key: each for key, each in _LLAMA.items() if key != "hidden_act"}, **_YARN, "head_dim": HEAD,
             "attention_bias": Flag(), "sliding_window": TOKENS, "num_local_experts": EXPERTS,
             "num_experts_per_tok": EXPERTS, "swiglu_alpha": Real(0.01, 100.0), "swiglu_limit": Real(0.01, 1e4),
             "router_aux_loss_coef": Real(0.0, 1.0),
@@ -269,15 +293,29 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "rope_beta_fast": 32.0, "rope_beta_slow": 1.0, "rope_truncate": False,
         },
     ),
+    "lfm2": Architecture(
+        keys={
+            **{key: each for key, each in _SHAPE.items() if key != "attention_dropout"}, "intermediate_size": INNER,
+            "num_key_value_heads": HEADS, "norm_eps": EPSILON, "rope_theta": THETA,
+            "full_attn_idxs": Several(Whole(0, 511), 512), "conv_L_cache": Whole(1, 64), "conv_bias": Flag(),
+            "block_auto_adjust_ff_dim": Flag(), "block_multiple_of": Whole(1, 1 << 16),
+            "block_ffn_dim_multiplier": Real(0.01, 100.0),
+        },
+        values={
+            "hidden_size": 2560, "intermediate_size": 12288, "num_hidden_layers": 32, "num_attention_heads": 32,
+            "num_key_value_heads": 8, "tie_word_embeddings": True, "conv_L_cache": 3, "conv_bias": False,
+            "block_auto_adjust_ff_dim": True, "block_multiple_of": 256, "block_ffn_dim_multiplier": 1.0,
+        },
+    ),
     "phi3": Architecture(
         keys={
-            **_LLAMA, "resid_pdrop": DROPOUT, "embd_pdrop": DROPOUT, "sliding_window": TOKENS,
+            **_LLAMA, **_LONGROPE, "resid_pdrop": DROPOUT, "embd_pdrop": DROPOUT, "sliding_window": TOKENS,
             "partial_rotary_factor": SHARE,
         },
         values={**_LLAMA_VALUES, "hidden_size": 3072, "intermediate_size": 8192},
     ),
     "smollm3": Architecture(
-        keys={**_LLAMA, **_BIASES, "no_rope_layer_interval": Whole(1, 512)},
+        keys={**_LLAMA, **_BIASES, **_ROPE, "no_rope_layer_interval": Whole(1, 512)},
         values={
             "hidden_size": 2048, "intermediate_size": 11008, "num_hidden_layers": 36, "num_attention_heads": 16,
             "num_key_value_heads": 4, "tie_word_embeddings": True,

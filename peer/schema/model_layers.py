@@ -39,29 +39,32 @@ class ModelLayers:
 
     before: tuple[int, ...]
     """Embeddings, and what else comes before the first block."""
-    block: int
-    """Each block alike."""
-    blocks: int
+    inside: tuple[int, ...]
+    """Each block."""
     after: tuple[int, ...]
     width: int
     """Of the residual stream."""
     attention_width: int
-    """Of all query heads together."""
+    """Of all query heads together; the mean where some blocks have none."""
     key_width: int
     """Of all key heads together."""
     inner_width: int
     """Of the feed-forward layer, of all experts together that a token is sent to."""
     vocabulary: int
     multiplied: int
-    """Of the matrices of a block that every token is multiplied with: of experts, those that it is sent to."""
+    """Of the matrices of all blocks that every token is multiplied with: of experts, those that it is sent to."""
     scores: int
     """Of other tokens that a block keeps for each token: none, but in `_WRITTEN_OUT`."""
     hidden: int
-    """Of the matrices of a block that Muon takes: not of experts, which lie in one tensor, nor of their router."""
+    """Of the matrices of all blocks that Muon takes: not of experts, which lie in one tensor, nor of their router."""
 
     @property
     def parameters(self) -> int:
-        return sum(self.before) + self.block * self.blocks + sum(self.after)
+        return sum((*self.before, *self.inside, *self.after))
+
+    @property
+    def blocks(self) -> int:
+        return len(self.inside)
 
     @property
     def number(self) -> int:
@@ -70,8 +73,7 @@ class ModelLayers:
 
     def parts(self, elements: int) -> int:
         """How many there are of at most so many elements, each within one layer."""
-        beside = sum(-(-size // elements) for size in (*self.before, *self.after))
-        return beside + self.blocks * -(-self.block // elements)
+        return sum(-(-size // elements) for size in (*self.before, *self.inside, *self.after))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +84,8 @@ class _Sizes:
     width: int
     inner: int
     blocks: int
+    attending: frozenset[int]
+    """The numbers of the blocks that have heads: all of them, but in LFM2."""
     heads: int
     key_heads: int
     sent: int
@@ -107,7 +111,8 @@ def layers_of(architecture: str, config: Mapping[str, Value], context: int) -> M
     """
     sizes = _sizes(architecture, config, context)
     width, one = sizes.width, sizes.vocabulary * sizes.width
-    matrices, multiplied, hidden = _matrices(sizes)
+    attends, convolves = _attending(sizes), _convolving(sizes)
+    inside = [attends if number in sizes.attending else convolves for number in range(sizes.blocks)]
     norm = (2 if architecture in _LAYER_NORMS else 1) * width
     head = () if sizes.flags["tie_word_embeddings"] else (one,)
     before: tuple[int, ...] = (one,)
@@ -117,9 +122,10 @@ def layers_of(architecture: str, config: Mapping[str, Value], context: int) -> M
     if architecture == "opt":
         before, after = (one, (sizes.positions + 2) * width, norm), head
     return ModelLayers(
-        before=before, block=matrices + _vectors(sizes), blocks=sizes.blocks, after=after, width=width,
-        attention_width=sizes.queries, key_width=sizes.keys, inner_width=sizes.inner * sizes.sent,
-        vocabulary=sizes.vocabulary, multiplied=multiplied, hidden=hidden,
+        before=before, inside=tuple(each.parameters for each in inside), after=after, width=width,
+        attention_width=sizes.queries * len(sizes.attending) // sizes.blocks, key_width=sizes.keys,
+        inner_width=sizes.inner * sizes.sent, vocabulary=sizes.vocabulary,
+        multiplied=sum(each.multiplied for each in inside), hidden=sum(each.hidden for each in inside),
         scores=sizes.heads * context if architecture in _WRITTEN_OUT else 0,
     )  # fmt: skip
 
@@ -157,8 +163,8 @@ def adapter_layers(
     }  # fmt: skip
     names = [name for name in TARGETS[targets] if name != "gate_proj" or architecture not in _UNGATED]
     of_a, of_b = (sum(shapes[name][side] for name in names) for side in (0, 1))
-    block = rank * (of_b if trains == "b" else of_a + of_b)
-    return replace(base, before=(), block=block, after=(), hidden=block)
+    inside = (rank * (of_b if trains == "b" else of_a + of_b),) * sizes.blocks
+    return replace(base, before=(), inside=inside, after=(), hidden=sum(inside))
 
 
 def check_size(architecture: str, config: Mapping[str, Value], context: int) -> None:
@@ -191,15 +197,54 @@ def _sizes(architecture: str, config: Mapping[str, Value], context: int) -> _Siz
     positions = int(values.get("max_position_embeddings", context))
     if positions < context:
         raise BadSpec(f"model.config has {positions} positions, fewer than model.context, which is {context}")
+    blocks = int(values["num_hidden_layers"])
+    attending = frozenset(values.get("full_attn_idxs", range(blocks)))
+    if attending and max(attending) >= blocks:
+        raise BadSpec(f"model.config.full_attn_idxs names block {max(attending)}, of {blocks} that count from 0")
     return _Sizes(
-        architecture=architecture, width=width, inner=int(values.get("intermediate_size", 4 * width)),
-        blocks=int(values["num_hidden_layers"]), heads=heads, key_heads=key_heads, sent=sent, head=head,
+        architecture=architecture, width=width, inner=_inner(values, width), blocks=blocks, attending=attending,
+        heads=heads, key_heads=key_heads, sent=sent, head=head,
         positions=positions, vocabulary=int(values.get("vocab_size", BYTE_TOKENS)), flags=values,
     )  # fmt: skip
 
 
+def _inner(values: Mapping[str, Any], width: int) -> int:
+    """The width of the feed-forward layer. LFM2's is two thirds of what is said, up to a multiple of something."""
+    inner = int(values.get("intermediate_size", 4 * width))
+    if not values.get("block_auto_adjust_ff_dim"):
+        return inner
+    multiple, less = int(values["block_multiple_of"]), int(2 * inner / 3)
+    inner = -(-int(values["block_ffn_dim_multiplier"] * less) // multiple) * multiple
+    if inner < 1:
+        raise BadSpec("model.config makes feed-forward layers of no width; say more for intermediate_size")
+    return inner
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Block:
+    """Parameters of one block: all, those that one token is multiplied with, and those of Muon."""
+
+    parameters: int
+    multiplied: int
+    hidden: int
+
+
+def _attending(sizes: _Sizes) -> _Block:
+    matrices, multiplied, hidden = _matrices(sizes)
+    return _Block(parameters=matrices + _vectors(sizes), multiplied=multiplied, hidden=hidden)
+
+
+def _convolving(sizes: _Sizes) -> _Block:
+    """A block of LFM2 that has a gated convolution of neighbouring tokens in place of attention."""
+    width, flags = sizes.width, sizes.flags
+    matrices = 4 * width**2 + 3 * width * sizes.inner
+    kernel = width * int(flags.get("conv_L_cache", 0))
+    biases = 5 * width if flags.get("conv_bias") else 0
+    return _Block(parameters=matrices + kernel + biases + 2 * width, multiplied=matrices, hidden=matrices)
+
+
 def _matrices(sizes: _Sizes) -> tuple[int, int, int]:
-    """Parameters of a block's matrices: all of them, those that one token is multiplied with, and those of Muon."""
+    """Of a block with attention: all in matrices, those that one token is multiplied with, and those of Muon."""
     attention = sizes.width * 2 * (sizes.queries + sizes.keys)
     feed_forward = (2 if sizes.architecture in _UNGATED else 3) * sizes.width * sizes.inner
     if "num_local_experts" not in sizes.flags:
@@ -235,6 +280,6 @@ def _vectors(sizes: _Sizes) -> int:
     own = {
         "qwen2": into, "qwen3": 2 * sizes.head, "qwen3_moe": 2 * sizes.head, "olmo2": queries + keys,
         "olmo3": queries + keys, "olmoe": queries + keys, "gemma3_text": 2 * width + 2 * sizes.head,
-        "exaone4": 2 * sizes.head, "apertus": 2 * sizes.head + XIELU,
+        "exaone4": 2 * sizes.head, "lfm2": 2 * sizes.head, "apertus": 2 * sizes.head + XIELU,
     }  # fmt: skip
     return 2 * width + own.get(sizes.architecture, 0) + biases

@@ -59,8 +59,9 @@ ADDED: Mapping[tuple[str, str], Any] = {
 }  # fmt: skip
 """Keys that are younger than some runs, and what they say where they are left out: with that a run's digest is what it
 was before there were such keys."""
-ATTENDS_BEYOND = frozenset({"gpt_oss", "opt"})
-"""Architectures that transformers does not keep inside a document by its positions: they learn no conversations."""
+ATTENDS_BEYOND = frozenset({"gpt_oss", "lfm2", "opt"})
+"""Architectures that transformers does not keep inside a document by its positions (LFM2's convolutions read the tokens
+before it): they learn no conversations."""
 MOST_CHARACTERS = 1 << 14
 """Of a spec's text. There are texts that take as long to read as the square of their length."""
 
@@ -92,11 +93,8 @@ class RunSpec(StrictTable):
                 f"data.template is {self.data.template!r}, a file that comes with the model from which a run starts; "
                 "have model.tokenizer = 'start', or name a template that is shipped"
             )
-        if self.model.architecture in ATTENDS_BEYOND and any(each.format == "chat" for each in self.data.sources):
-            raise BadSpec(
-                f"model.architecture is {self.model.architecture!r}, whose attention cannot be kept inside a "
-                "conversation; choose another one for data.format = 'chat'"
-            )
+        if any(each.format == "chat" for each in self.data.sources) and (why := _no_conversations(self.model)):
+            raise BadSpec(why)
         context = self.model.context
         products = (
             ("inner.sequences times model.context", self.inner.sequences * context, MOST_BATCH_TOKENS),
@@ -202,6 +200,23 @@ class RunSpec(StrictTable):
         if ramped >= table.ramp_rounds:
             return table.steps
         return max(1, table.steps * ramped // table.ramp_rounds)
+
+
+def _no_conversations(model: ModelTable) -> str:
+    """Why a model learns none, which share windows; empty if it does."""
+    if model.architecture in ATTENDS_BEYOND:
+        return (
+            f"model.architecture is {model.architecture!r}, which cannot be kept inside a conversation; choose another "
+            "one for data.format = 'chat'"
+        )
+    short = model.config.get("rope_original_positions")
+    if model.config.get("rope_type") == "longrope" and isinstance(short, int) and model.context > short:
+        # By the longest document of a micro-batch transformers chooses how positions turn in all of it.
+        return (
+            f"model.context is {model.context}, more than model.config.rope_original_positions, which is {short}; for "
+            "data.format = 'chat' it is at most that, so that all conversations turn alike"
+        )
+    return ""
 
 
 def parse(text: str, source: str = "spec") -> RunSpec:

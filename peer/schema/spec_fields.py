@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 from dht.errors import BadSpec
-from peer.schema.architectures import check_config
+from peer.schema.architectures import Value, check_config
 from peer.schema.model_layers import check_size
 from peer.schema.toml_tables import Bounds, Characters, StrictTable, require, shortened
 
@@ -59,7 +59,7 @@ class ModelTable(StrictTable):
     tokenizer: str = "bytes"
     """`bytes` (256 values and one end-of-text), OWNER/NAME of a tokenizer at huggingface.co, or `start`: the one that
     came with the model from which the run starts."""
-    config: dict[str, int | float | str | bool] = field(default_factory=dict)
+    config: dict[str, Value] = field(default_factory=dict)
     """Passed to the architecture's transformers configuration class: keys that `peer/schema/architectures.py` lists.
     With another tokenizer than `bytes` it has `vocab_size`, so that nobody must load the tokenizer to know the
     model."""

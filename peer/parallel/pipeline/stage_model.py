@@ -227,13 +227,15 @@ def require_cuttable(spec: RunSpec) -> None:
 def _small(spec: RunSpec) -> dict[str, Any]:
     """A configuration with few blocks, a small vocabulary, and sliding windows short enough to matter; otherwise the
     same."""
-    config = dict(spec.model.config)
-    key = next((key for key in BLOCK_COUNTS if key in config), None)
-    key = key or next(key for key in ARCHITECTURES[spec.model.architecture].keys if key in BLOCK_COUNTS)
-    small = config | {key: min(TRIED_BLOCKS, int(config.get(key, TRIED_BLOCKS)))}
+    config: dict[str, Any] = dict(spec.model.config)
+    of_blocks = next((key for key in BLOCK_COUNTS if key in config), None)
+    of_blocks = of_blocks or next(key for key in ARCHITECTURES[spec.model.architecture].keys if key in BLOCK_COUNTS)
+    small: dict[str, Any] = config | {of_blocks: min(TRIED_BLOCKS, int(config.get(of_blocks, TRIED_BLOCKS)))}
     for key, most in (("vocab_size", TRIED_VOCABULARY), ("max_window_layers", 1), ("sliding_window", 2)):
         if key in small:
             small[key] = min(most, small[key])
+    if "full_attn_idxs" in small:
+        small["full_attn_idxs"] = tuple(number for number in small["full_attn_idxs"] if number < small[of_blocks])
     return small
 
 

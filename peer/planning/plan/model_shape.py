@@ -6,7 +6,9 @@ nor transformers.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from dht.errors import BadInput, BadSpec
 from peer.consensus.codec.codec import Codec
@@ -36,7 +38,7 @@ class ModelShape:
     width: int
     """The width of the residual stream."""
     attention_width: int
-    """The width of all query heads together."""
+    """The width of all query heads together; the mean where some blocks have none."""
     key_width: int
     """The width of all key heads together."""
     inner_width: int
@@ -95,14 +97,14 @@ def shape_of(spec: RunSpec, parameters: int = 0) -> ModelShape:
             raise BadInput(f"--parameters is {parameters}; it must be between 1 and {MOST_PARAMETERS:,}")
         return _scaled(spec, parameters)
     model, trained = layers_of(spec.model.architecture, spec.model.config, spec.model.context), spec.trained_layers
-    layers = (*trained.before, *(trained.block,) * trained.blocks, *trained.after)
-    matrices, adapter = model.blocks * model.multiplied + model.vocabulary * model.width, spec.adapter
+    layers = (*trained.before, *trained.inside, *trained.after)
+    matrices, adapter = model.multiplied + model.vocabulary * model.width, spec.adapter
     frozen, of_matrix, unpacked = (0, 0, 0) if adapter is None else _frozen_bytes(spec, model, adapter.base)
     return ModelShape(
         layers=layers, blocks=model.blocks, width=model.width, attention_width=model.attention_width,
         key_width=model.key_width, inner_width=model.inner_width, vocabulary=model.vocabulary,
         matrix_parameters=matrices if adapter is None else sum(layers),
-        hidden_parameters=trained.blocks * trained.hidden, scores=model.scores,
+        hidden_parameters=trained.hidden, scores=model.scores,
         frozen_matrix_parameters=0 if adapter is None else matrices,
         frozen_bytes=frozen, frozen_matrix_bytes=of_matrix, unpacked_bytes=unpacked,
         is_tied=model.vocabulary * model.width not in model.after, before=len(trained.before),
@@ -111,11 +113,10 @@ def shape_of(spec: RunSpec, parameters: int = 0) -> ModelShape:
 
 def _frozen_bytes(spec: RunSpec, model: ModelLayers, base: str) -> tuple[int, int, int]:
     """Of an adapter's frozen model: all, one matrix outside of its blocks, and what is unpacked at a time."""
-    in_blocks = model.blocks * model.multiplied
-    rest = REST_BYTES[base] * (model.parameters - in_blocks)
+    rest = REST_BYTES[base] * (model.parameters - model.multiplied)
     largest = model.width * max(model.inner_width, model.attention_width)
     return (
-        round(BASE_BYTES[base] * in_blocks) + rest + _drawn_bytes(spec),
+        round(BASE_BYTES[base] * model.multiplied) + rest + _drawn_bytes(spec),
         REST_BYTES[base] * model.vocabulary * model.width,
         FLOAT32_BYTES * largest if BASE_BYTES[base] < REST_BYTES[base] else 0,
     )
@@ -131,7 +132,7 @@ def _drawn_bytes(spec: RunSpec) -> int:
 
 def _scaled(spec: RunSpec, parameters: int) -> ModelShape:
     """A model of which only the size is known: it is assumed to consist of equal blocks, and of matrices only."""
-    values = spec.model.config
+    values: Mapping[str, Any] = spec.model.config
     blocks = min(parameters, max(1, int(values.get("num_hidden_layers", values.get("n_layer", 24)))))
     width = int(values.get("hidden_size", values.get("n_embd", 0))) or max(1, round((parameters / 12 / blocks) ** 0.5))
     vocabulary = int(values.get("vocab_size", 32000))

@@ -21,7 +21,8 @@ Draw = Callable[[Tensor, str, float], None]
 
 def attach(model: nn.Module, table: AdapterTable, draw: Draw, seed: int) -> nn.Module:
     """The model with an adapter of float32, which alone is trained. B begins at 0, so the model's outputs do not
-    change. What `frozen_bits.freeze` packs once it has its values stays float32 until then."""
+    change. The model need not have its values yet; what `frozen_bits.Packing` packs once it has them stays float32
+    until then."""
     from peft import LoraConfig, get_peft_model
 
     config = LoraConfig(

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,6 +23,7 @@ from peer.schema.spec import RunSpec
 from peer.training.data.chat import token_flags
 from peer.training.data.tokenizer import ByteTokenizer
 from peer.training.model.flat_parameters import FlatParameters
+from peer.training.model.frozen_bits import Packing, pieces_of
 
 _DRAWN_AT_ONCE = 1 << 22
 
@@ -34,23 +35,12 @@ def build(spec: RunSpec) -> nn.Module:
     of the others; those are redrawn, because its normal draws differ between processors. Raises BadSpec, and BadInput
     if the pretrained model is not in the cache.
     """
-    if spec.start is None:
-        with _noted_spreads() as spreads:
-            model = _from_config(build_config(spec))
-        _draw(model, spreads, spec, _names(model))
-        return model
-    model = _unset(spec)
-    _fill(model.parameters(), _names(model), spec)
-    return _frozen(_with_adapter(model, spec), spec)
-
-
-def _frozen(model: nn.Module, spec: RunSpec) -> nn.Module:
-    """With its values as they are, what an adapter's run keeps of them."""
-    if spec.adapter is None:
-        return model
-    from peer.training.model.frozen_bits import freeze
-
-    return freeze(model, spec.adapter.base)
+    if spec.start is not None:
+        return build_cut(spec, lambda model: model)
+    with _noted_spreads() as spreads:
+        model = _from_config(build_config(spec))
+    _draw(model, spreads, spec, _names(model))
+    return model
 
 
 def _with_adapter(model: nn.Module, spec: RunSpec) -> nn.Module:
@@ -77,34 +67,41 @@ def build_cut(spec: RunSpec, cut: Callable[[nn.Module], nn.Module]) -> nn.Module
         whole = _with_adapter(model, spec)
     names = _names(whole) | names  # without what an adapter puts in front of the model's own
     kept = cut(whole)
+    pack = _packing(kept, spec)
+    _give_room(kept, names, pack.places)
+    if spec.start is None:
+        with torch.random.fork_rng(devices=[]), torch.no_grad(), _noted_spreads() as spreads:
+            torch.manual_seed(0)
+            innermost_first = reversed(list(kept.modules()))  # as transformers: a module may set what its parts have
+            for module in innermost_first:
+                model._init_weights(module)
+        _draw(kept, spreads, spec, names)
+        return kept
+    if spec.adapter is not None:
+        from peer.training.model.adapter import set_initial
+
+        set_initial(((names[id(value)], value) for value in kept.parameters()), _draw_uniform, spec.run.seed)
+    _fill(kept, names, spec, pack)
+    return kept
+
+
+def _give_room(kept: nn.Module, names: dict[int, str], packed: Container[int]) -> None:
+    """To parameters without storage, but for `packed` ones; their names are then found under the new ones, too."""
     here = [(module, *named) for module in kept.modules() for named in module.named_parameters(recurse=False)]
     held: dict[int, nn.Parameter] = {}  # tied ones once
     for module, name, value in here:
+        if id(value) in packed:
+            continue
         if id(value) not in held:
             room = torch.empty(value.shape, dtype=value.dtype) if value.is_meta else value.detach()
             held[id(value)] = nn.Parameter(room, value.requires_grad)
             names[id(held[id(value)])] = names[id(value)]
         setattr(module, name, held[id(value)])
-    with torch.random.fork_rng(devices=[]), torch.no_grad(), _noted_spreads() as spreads:
-        torch.manual_seed(0)
-        innermost_first = reversed(list(kept.modules()))  # as transformers: a module may set what its parts have
-        for module in innermost_first:
-            model._init_weights(module)
-    if spec.start is None:
-        _draw(kept, spreads, spec, names)
-        return kept
-    named = [(names[id(parameter)], parameter) for parameter in kept.parameters()]
-    _fill([parameter for name, parameter in named if ".lora_" not in name], names, spec)
-    if spec.adapter is not None:
-        from peer.training.model.adapter import set_initial
-
-        set_initial(named, _draw_uniform, spec.run.seed)
-    return _frozen(kept, spec)
 
 
 @torch.no_grad()
-def _fill(parameters: Iterable[nn.Parameter], names: Mapping[int, str], spec: RunSpec) -> None:
-    """Fill in pretrained values; `names` are those in the whole model, without its adapter."""
+def _fill(model: nn.Module, names: Mapping[int, str], spec: RunSpec, pack: Packing) -> None:
+    """Fill in pretrained values, or pack them; `names` are those in the whole model, without its adapter."""
     assert spec.start is not None
     flat, layers = FlatParameters(meta := build_base_meta(spec)), start_blob.read_layers(spec.start.digest)
     if [layer.size for layer in flat.layers] != [len(layer) for layer in layers]:
@@ -114,9 +111,18 @@ def _fill(parameters: Iterable[nn.Parameter], names: Mapping[int, str], spec: Ru
     for number, members in enumerate(flat.members):
         for where, parameter in zip(flat.layer_slices(number), members, strict=True):
             places[of_meta[id(parameter)]] = number, where
-    for parameter in parameters:
+    for parameter in [value for name, value in model.named_parameters() if ".lora_" not in name]:
         number, where = places[names[id(parameter)]]
-        parameter.view(-1).copy_(torch.from_numpy(layers[number][where].astype(np.float32)))
+        pieces = pieces_of(layers[number][where])
+        if id(parameter) in pack.places:
+            pack(parameter, pieces)
+            continue
+        for at, piece in pieces:
+            parameter.view(-1)[at : at + len(piece)] = piece
+
+
+def _packing(model: nn.Module, spec: RunSpec) -> Packing:
+    return Packing(model, "" if spec.adapter is None else spec.adapter.base)
 
 
 def _draw(model: nn.Module, spreads: Mapping[Tensor, float], spec: RunSpec, names: Mapping[int, str]) -> None:
@@ -154,7 +160,11 @@ def _noted_spreads() -> Iterator[Mapping[Tensor, float]]:
 def build_meta(spec: RunSpec) -> nn.Module:
     """The same model without storage (device `meta`), to count and to name. Raises BadSpec."""
     with torch.device("meta"):
-        return _frozen(_with_adapter(build_base_meta(spec), spec), spec)
+        model = _with_adapter(build_base_meta(spec), spec)
+        pack = _packing(model, spec)
+        for parameter in [value for value in model.parameters() if id(value) in pack.places]:
+            pack(parameter, ())
+        return model
 
 
 def build_base_meta(spec: RunSpec) -> nn.Module:
@@ -169,10 +179,6 @@ def build_unset(spec: RunSpec) -> nn.Module:
     Buffers are as in `build`. Raises BadSpec, also for a model with an adapter."""
     if spec.adapter is not None:
         raise BadSpec("a run with [adapter] is trained on one device of each peer")
-    return _unset(spec)
-
-
-def _unset(spec: RunSpec) -> nn.Module:
     config = build_config(spec)
     with _parameters_on_meta():
         model = _from_config(config)
@@ -206,7 +212,8 @@ def _parameters_on_meta() -> Iterator[None]:
 def build_config(spec: RunSpec) -> PreTrainedConfig:
     """The transformers configuration of `spec`, whose keys and values are allowed. Raises BadSpec."""
     table = spec.model
-    said = {**ARCHITECTURES[table.architecture].rope, **table.config}
+    as_lists = {key: list(value) if isinstance(value, tuple) else value for key, value in table.config.items()}
+    said = {**ARCHITECTURES[table.architecture].rope, **as_lists}
     values = _tokenizer_values(spec) | {_positions(table.architecture): table.context}
     values |= {key: value for key, value in said.items() if key not in ROPE_NAMES}
     values |= _rope_scaling(table.architecture, said) | _without_windows(table.architecture, said)
@@ -224,9 +231,10 @@ ROPE_NAMES = {
     "rope_low_freq_factor": "low_freq_factor", "rope_high_freq_factor": "high_freq_factor",
     "rope_beta_fast": "beta_fast", "rope_beta_slow": "beta_slow", "rope_attention_factor": "attention_factor",
     "rope_mscale": "mscale", "rope_mscale_all_dim": "mscale_all_dim", "rope_query_beta": "llama_4_scaling_beta",
-    "rope_truncate": "truncate",
+    "rope_truncate": "truncate", "rope_short_factor": "short_factor", "rope_long_factor": "long_factor",
 }  # fmt: skip
 """Keys of a spec, and what transformers calls them inside of `rope_scaling`."""
+POSITIONS = "rope_original_positions"
 ROPE_VALUES: Mapping[str, Mapping[str, float | None]] = {
     "default": {},
     "linear": {"rope_factor": 1.0},
@@ -237,6 +245,10 @@ ROPE_VALUES: Mapping[str, Mapping[str, float | None]] = {
         "rope_factor": 8.0, "rope_original_positions": 8192, "rope_beta_fast": None, "rope_beta_slow": None,
         "rope_attention_factor": None, "rope_mscale": None, "rope_mscale_all_dim": None, "rope_query_beta": None,
         "rope_truncate": None,
+    },
+    "longrope": {
+        "rope_short_factor": None, "rope_long_factor": None, "rope_original_positions": None,
+        "rope_factor": None, "rope_attention_factor": None,
     },
 }  # fmt: skip
 """By `rope_type` the keys that it takes, and their values where a spec has none; None follows from the others."""
@@ -250,8 +262,13 @@ def _rope_scaling(architecture: str, said: Mapping[str, Any]) -> dict[str, Any]:
     low, high = (taken.get(f"rope_{side}_freq_factor") for side in ("low", "high"))
     if kind == "llama3" and not float(low or 0) < float(high or 0):
         raise BadSpec("model.config.rope_low_freq_factor is not below rope_high_freq_factor, between which is divided")
+    needed = ("rope_short_factor", "rope_long_factor", POSITIONS)
+    if kind == "longrope" and not said.keys() >= {*needed}:
+        raise BadSpec(f"model.config.rope_type is 'longrope', which needs {', '.join(needed)}")
     scaling = {ROPE_NAMES[key]: value for key, value in taken.items() if value is not None}
-    return {"rope_scaling": {"rope_type": kind} | scaling}
+    # Phi 3 has this one outside, too, and transformers takes it from there.
+    beside = {key: value for key, value in scaling.items() if kind == "longrope" and key == ROPE_NAMES[POSITIONS]}
+    return beside | {"rope_scaling": {"rope_type": kind} | scaling}
 
 
 def _without_windows(architecture: str, said: Mapping[str, Any]) -> dict[str, Any]:

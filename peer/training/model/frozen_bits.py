@@ -6,10 +6,12 @@ have the same base to the bit, whatever they train on. bitsandbytes' kernels dif
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -24,19 +26,38 @@ NF4 = (
     0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
 )  # fmt: skip
 """Normal draws, divided by the largest of 64, are about equally often near each of these (appendix E)."""
+PIECE = 1 << 16
+"""Values that are copied at a time."""
 LEAST = 1e-30
 """The smallest scale: values below are 0, and nothing is divided by 0."""
 AT_ONCE = 1 << 16
 """Groups that are unpacked at a time, so that little more than the matrix in use is in memory."""
 
 
-def freeze(model: nn.Module, base: str) -> nn.Module:
-    """The model, whose matrices have the form of `adapter.base`. Those of an adapter, and all beside the blocks, stay
-    as they are."""
-    if base in ("int8", "nf4"):
-        for parent, name, matrix in matrices_of(model):
-            setattr(parent, name, FrozenMatrix(matrix, base))
-    return model
+class Packing:
+    """Gives the matrices of a model the form of `adapter.base`. Those of an adapter, and all beside the blocks, stay as
+    they are."""
+
+    def __init__(self, model: nn.Module, base: str) -> None:
+        self._base = base
+        is_packed = base in ("int8", "nf4")
+        self.places = {id(matrix.weight): (parent, name) for parent, name, matrix in matrices_of(model) if is_packed}
+        """Of each matrix that is packed: a module and the name in it, by the identity of the parameter."""
+
+    def __call__(self, parameter: nn.Parameter, pieces: Iterable[tuple[int, Tensor]]) -> None:
+        """Put these values, packed, in the place of the parameter, which needs no storage."""
+        parent, name = self.places[id(parameter)]
+        matrix = FrozenMatrix(getattr(parent, name), self._base)
+        for at, piece in pieces:
+            matrix.pack(at, piece)
+        setattr(parent, name, matrix)
+
+
+def pieces_of(values: npt.NDArray[np.float32]) -> Iterator[tuple[int, Tensor]]:
+    """Values of a mapped file, each piece with its place. A larger copy would leave a hole in memory that the packed
+    ones fill in part, so that the next one has no room."""
+    for at in range(0, len(values), PIECE):
+        yield at, torch.from_numpy(values[at : at + PIECE].astype(np.float32))
 
 
 def matrices_of(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
@@ -61,13 +82,23 @@ class FrozenMatrix(nn.Module):
     """For each byte of `nf4` its two values."""
 
     def __init__(self, matrix: nn.Linear, base: str) -> None:
+        """Of the shape of `matrix`, and with its bias; its values are not there yet."""
         super().__init__()
         self.in_features, self.out_features, self.bias = matrix.in_features, matrix.out_features, matrix.bias
-        packed, scales_G = (_in_bytes if base == "int8" else _in_halves)(_groups(matrix.weight.detach()))
+        groups = -(-self.in_features * self.out_features // GROUP)
+        is_bytes = base == "int8"
+        packed = torch.empty(groups, GROUP if is_bytes else GROUP // 2, dtype=torch.int8 if is_bytes else torch.uint8)
         self.register_buffer("packed", packed, persistent=False)
-        self.register_buffer("scales_G", scales_G, persistent=False)
+        self.register_buffer("scales_G", torch.empty(groups), persistent=False)
         levels = torch.tensor(NF4, device=packed.device)
         self.register_buffer("pairs", torch.cartesian_prod(levels, levels).flip(1), persistent=False)
+
+    def pack(self, at: int, values: Tensor) -> None:
+        """Some of its values, row by row, from a place that is a multiple of 64."""
+        groups = slice(at // GROUP, at // GROUP + -(-len(values) // GROUP))
+        pack = _in_bytes if self.packed.dtype == torch.int8 else _in_halves
+        padded = F.pad(values, (0, -len(values) % GROUP))
+        self.packed[groups], self.scales_G[groups] = pack(padded.view(-1, GROUP))
 
     def forward(self, rows: Tensor) -> Tensor:
         shape = self.out_features, self.in_features
@@ -79,11 +110,6 @@ class FrozenMatrix(nn.Module):
         return _values(self.packed, self.scales_G, self.pairs, (self.out_features, self.in_features), dtype)
 
 
-def _groups(weight_OI: Tensor) -> Tensor:
-    flat = weight_OI.float().flatten()
-    return F.pad(flat, (0, -len(flat) % GROUP)).view(-1, GROUP)
-
-
 def _in_bytes(values: Tensor) -> tuple[Tensor, Tensor]:
     scales_G = (values.abs().amax(1) / 127).clamp(min=LEAST)
     return (values / scales_G[:, None]).round().to(torch.int8), scales_G
@@ -92,8 +118,6 @@ def _in_bytes(values: Tensor) -> tuple[Tensor, Tensor]:
 def _in_halves(values: Tensor) -> tuple[Tensor, Tensor]:
     """The nearest of `NF4`; two to a byte, the first in the lower half."""
     scales_G = values.abs().amax(1).clamp(min=LEAST)
-    if values.is_meta:
-        return values[:, ::2].to(torch.uint8), scales_G
     between = torch.tensor([(low + high) / 2 for low, high in pairwise(NF4)])
     levels = torch.bucketize(values / scales_G[:, None], between, out_int32=True).to(torch.uint8)
     return levels[:, ::2] | levels[:, 1::2] << 4, scales_G

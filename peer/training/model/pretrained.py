@@ -25,7 +25,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 
 from dht.errors import BadSpec, Unreachable
 from peer.node.store import start_blob
-from peer.schema.architectures import ARCHITECTURES, OneOf
+from peer.schema.architectures import ARCHITECTURES, OneOf, Several
 from peer.schema.extras import require_extra
 from peer.schema.spec import RunSpec
 from peer.schema.spec_fields import HUB_NAME, START, TEMPLATE_FILE, ModelTable, RunTable, StartTable
@@ -38,6 +38,11 @@ from peer.training.model.flat_parameters import FlatParameters
 
 KEY = "start.model"
 """In a spec."""
+BROKEN = (
+    OSError, ValueError, LookupError, TypeError, ImportError, AttributeError, RuntimeError, ArithmeticError,
+    StrictDataclassError,
+)  # fmt: skip
+"""What transformers raises for files that are no model, or whose configuration makes no sense."""
 WEIGHTS = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
 """What is loaded of a repository: neither Python nor pickles."""
 TOKENIZER = (
@@ -146,7 +151,7 @@ def _load(kind: Any, found: FoundModel, **options: Any) -> Any:
     named: dict[str, Any] = {"gguf_file": found.file} if found.file else {}
     try:
         return kind.from_pretrained(found.folder, trust_remote_code=False, local_files_only=True, **named, **options)
-    except (OSError, ValueError, KeyError, TypeError, ImportError, AttributeError, RuntimeError) as error:
+    except BROKEN as error:
         raise cannot_load(KEY, found.name, reason_of(error)) from error
 
 
@@ -173,7 +178,7 @@ def _weights(found: FoundModel, config: PreTrainedConfig) -> nn.Module:
 
 BESIDE = frozenset({
     "rope_theta", "rope_scaling", "partial_rotary_factor", "rotary_pct", "rotary_emb_base", "rope_local_base_freq",
-    "sliding_window_pattern", "head_dim",
+    "sliding_window_pattern", "head_dim", "block_ff_dim", "tie_embedding",
 })  # fmt: skip
 """Keys of a config.json that transformers takes, and has in no field of that name."""
 
@@ -198,7 +203,7 @@ def _config(found: FoundModel) -> PreTrainedConfig:
     try:
         # A token that pads is read by nobody here, and may be outside of a small vocabulary.
         return AutoConfig.for_model(kind, **{key: said[key] for key in own & said.keys()} | {"pad_token_id": None})
-    except (TypeError, ValueError, KeyError, AttributeError, ZeroDivisionError, StrictDataclassError) as error:
+    except BROKEN as error:
         raise cannot_load(KEY, found.name, reason_of(error)) from error
 
 
@@ -228,11 +233,14 @@ def _model_table(config: PreTrainedConfig, table: Mapping[str, Any]) -> dict[str
     rotary, usual = _rotary(config), AutoConfig.for_model(config.model_type)
     types = known.keys.get("rope_type", OneOf(("default",)))
     if not isinstance(types, OneOf) or rotary["rope_type"] not in types.words:
-        raise BadSpec(f"start.model scales its rotary positions ({config.rope_parameters}), which no spec can say yet")
+        raise BadSpec(
+            f"start.model scales its rotary positions ({shortened(config.rope_parameters)}), which no spec can say yet"
+        )
     values: dict[str, Any] = {}
-    for key in known.keys:
-        value = _plain(rotary.get(key, _sliding(config).get(key, getattr(config, key, None))))
-        default = _plain(_rotary(usual).get(key, _sliding(usual).get(key, getattr(usual, key, None))))
+    for key, allowed in known.keys.items():
+        plain = _numbers if isinstance(allowed, Several) else _plain
+        value = plain(rotary.get(key, _kinds(config).get(key, getattr(config, key, None))))
+        default = plain(_rotary(usual).get(key, _kinds(usual).get(key, getattr(usual, key, None))))
         if value is not None and (value != default or key == "vocab_size"):
             values[key] = value
     positions = int(getattr(config, "max_position_embeddings", CONTEXT_MOST))
@@ -255,11 +263,14 @@ def _rotary(config: PreTrainedConfig) -> dict[str, Any]:
     return {"rope_type": "default"} | {ours.get(name, name): value for name, value in said.items()}
 
 
-def _sliding(config: PreTrainedConfig) -> dict[str, Any]:
-    """Which blocks slide, as a spec says it: a window of 0 is none, and of a pattern the last block sees all."""
+def _kinds(config: PreTrainedConfig) -> dict[str, Any]:
+    """Which blocks slide, as a spec says it: a window of 0 is none, and of a pattern the last block sees all. Or which
+    blocks attend at all, where others convolve."""
     if getattr(config, "sliding_window", 0) is None:
         return {"sliding_window": 0, "sliding_window_pattern": None}
     kinds = getattr(config, "layer_types", None) or ()
+    if "conv" in kinds:
+        return {"full_attn_idxs": [number for number, kind in enumerate(kinds) if kind == "full_attention"]}
     if "sliding_attention" in kinds and "full_attention" in kinds:
         return {"sliding_window_pattern": kinds.index("full_attention") + 1}
     return {}
@@ -269,6 +280,10 @@ def _plain(value: Any) -> Any:
     """A value as a spec says it: of several ends of text the first."""
     first = value[0] if isinstance(value, list) and value else value
     return first if isinstance(first, int | float | str | bool) else None
+
+
+def _numbers(value: Any) -> tuple[float, ...] | None:
+    return tuple(value) if isinstance(value, list | tuple) else None
 
 
 def _spec_of(said: Mapping[str, Any], digest: str, found: FoundModel) -> RunSpec:
@@ -311,9 +326,15 @@ def _write(spec: RunSpec, model: nn.Module, files: Mapping[str, bytes]) -> start
 @torch.no_grad()
 def _require_alike(spec: RunSpec, model: nn.Module) -> None:
     """Whether the spec says everything that decides what the model computes. Raises BadSpec."""
-    tokens = torch.arange(TRIED_TOKENS).unsqueeze(0) % int(spec.model.config["vocab_size"])
+    vocabulary: Any = spec.model.config["vocab_size"]
+    tokens = torch.arange(TRIED_TOKENS).unsqueeze(0) % vocabulary
     made = build(spec)
-    theirs, ours = (next_token_logits(each.eval(), tokens) for each in (model, made))
+    try:
+        theirs = next_token_logits(model.eval(), tokens)
+    except BROKEN as error:
+        assert spec.start is not None
+        raise cannot_load(KEY, spec.start.model, reason_of(error)) from error
+    ours = next_token_logits(made.eval(), tokens)
     difference = float((theirs - ours).abs().max())
     odd = "" if difference <= AGREES else f"its logits differ by {difference:.2g}"
     if odd := odd or _odd_far_away(model, made, spec.model.context):
@@ -328,6 +349,9 @@ def _odd_far_away(model: Any, made: Any, context: int) -> str:
     theirs, ours = (_seen(each.config, context) for each in (model, made))
     if theirs != ours:
         return f"of {context:,} tokens its blocks see {theirs}, and not {ours}"
+    long = [(each.config.rope_parameters or {}).get("long_factor") for each in (model, made)]
+    if long[0] != long[1]:
+        return "its rotary positions turn otherwise in long texts"
     turns = {name: value for name, value in made.named_buffers() if name.endswith("inv_freq")}
     is_alike = all(torch.allclose(model.get_buffer(name), value, rtol=1e-5, atol=0) for name, value in turns.items())
     return "" if is_alike else "its rotary positions turn otherwise"

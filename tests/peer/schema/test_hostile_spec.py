@@ -19,13 +19,13 @@ from transformers import AutoConfig
 from transformers.utils.import_utils import KERNELS_MIN_VERSION
 
 from dht.errors import BadInput, BadSpec
-from peer.schema.architectures import ARCHITECTURES, Flag, OneOf, Real, Whole
+from peer.schema.architectures import ARCHITECTURES, Flag, OneOf, Real, Several, Whole
 from peer.schema.model_layers import MOST_DEVICE_BYTES
 from peer.schema.spec import SHIPPED, RunSpec, dump, from_mapping, load, parse
 from peer.schema.spec_fields import AdapterTable, EvaluateTable, MixTable, StartTable
 from peer.tools.watch.preview import MOST_S, facts_of
 from peer.tools.watch.run_facts import MOST_BYTES, facts
-from peer.training.model.build import build_config, build_meta
+from peer.training.model.build import ROPE_VALUES, build_config, build_meta
 
 ORGANISER = "12D3KooWJWoaqZhDaoEFshF7Rh1bpY9ohihFhzcW6d69Lr2NASuq"
 EXTREMES: dict[str, Any] = {
@@ -34,7 +34,8 @@ EXTREMES: dict[str, Any] = {
     "inf": float("inf"), "-inf": float("-inf"), "nothing": "", "path": "/etc/passwd", "up": "../../x",
     "repo": "attacker/evil",    "address": "http://evil.example/x", "long": "x" * 50_000, "lines": "a\n\x1b[2Jb",
     "module": "os.system",
-    "true": True, "false": False, "list": [1, "a", []], "table": {"auto_map": {"AutoModel": "evil.Evil"}}, "empty": {},
+    "true": True, "false": False, "list": [1, "a", []], "numbers": [0, 1, 2], "many": [1.5] * 5000,
+    "table": {"auto_map": {"AutoModel": "evil.Evil"}}, "empty": {},
 }  # fmt: skip
 COMMONEST = ("llama", "gpt2", "qwen2", "qwen3")
 NEVER = (
@@ -49,7 +50,12 @@ NEVER = (
 SCALED: dict[str, dict[str, Any]] = {
     "llama3": {"rope_type": "llama3", "rope_low_freq_factor": 1.0, "rope_high_freq_factor": 1000.0},
     "yarn": {"rope_type": "yarn"},
-}
+    "linear": {"rope_type": "linear"},
+    "longrope": {
+        "rope_type": "longrope", "rope_short_factor": (1.0,) * 8, "rope_long_factor": (2.0,) * 8,
+        "rope_original_positions": 4096,
+    },
+}  # fmt: skip
 
 
 def tables() -> Iterator[tuple[str, str]]:
@@ -145,7 +151,7 @@ def test_no_other_key_of_transformers_is_taken(architecture: str) -> None:
 def test_nothing_listed_names_code(architecture: str) -> None:
     keys = ARCHITECTURES[architecture].keys
     assert keys.keys().isdisjoint(NEVER)
-    assert all(isinstance(each, Whole | Real | Flag | OneOf) for each in keys.values())
+    assert all(isinstance(each, Whole | Real | Flag | OneOf | Several) for each in keys.values())
     assert "attacker/evil" not in {word for each in keys.values() if isinstance(each, OneOf) for word in each.words}
 
 
@@ -157,11 +163,13 @@ def test_a_listed_key_is_one_of_transformers(architecture: str) -> None:
     small |= {"use_sliding_window": True} if "use_sliding_window" in ARCHITECTURES[architecture].keys else {}
     types = ARCHITECTURES[architecture].keys.get("rope_type", OneOf(()))
     assert isinstance(types, OneOf)
-    small |= next((values for name, values in SCALED.items() if name in types.words), {})
-    plain = build_config(from_mapping(with_model(architecture, **small))).to_dict()
     for key, allowed in ARCHITECTURES[architecture].keys.items():
-        for value in others(key, allowed, small.get(key, plain.get(key))):
-            spec = refused(with_model(architecture, **small | {key: value}))
+        ways = (name for name in SCALED if name in types.words and key in ("rope_type", *ROPE_VALUES[name]))
+        beside = small | next((SCALED[name] for name in ways), {})
+        plain = build_config(from_mapping(with_model(architecture, **beside))).to_dict()
+        for value in others(key, allowed, beside.get(key, plain.get(key))):
+            needed = SCALED.get(value, {}) if key == "rope_type" else {}
+            spec = refused(with_model(architecture, **beside | needed | {key: value}))
             assert spec is not None, (key, value)
             assert build_config(spec).to_dict() != plain, key
             if isinstance(allowed, OneOf):
@@ -182,6 +190,8 @@ def others(key: str, allowed: object, present: Any) -> list[Any]:
             return [present // 2 if key == "num_key_value_heads" else min(high, max(low, present * 2))]
         case Real(low, high):
             return [(low + high) / 2]
+        case Several():
+            return [(3.0,) * 8 if "factor" in key else (1,)]
     raise AssertionError(allowed)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from itertools import pairwise
 from typing import Any
 
@@ -32,6 +33,7 @@ SMALL: dict[str, Any] = {
     "num_key_value_heads": 2, "n_embd": 32, "n_layer": 2, "n_head": 2, "ffn_dim": 48, "num_local_experts": 2,
     "num_experts": 2, "moe_intermediate_size": 48, "attention_dropout": 0.0, "residual_dropout": 0.0,
     "num_experts_per_tok": 1, "attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "initializer_range": 0.2,
+    "full_attn_idxs": (1,), "block_multiple_of": 16,
 }  # fmt: skip
 SLIDING: dict[str, Any] = {"sliding_window": 6, "use_sliding_window": True, "max_window_layers": 1}
 PACKED = sorted(ARCHITECTURES.keys() - ATTENDS_BEYOND)
@@ -79,8 +81,18 @@ def test_an_architecture_that_looks_beyond_a_document_learns_no_conversations(ar
     with torch.no_grad():
         difference = next_token_logits(model, packed_BT)[0, 10:] - next_token_logits(model, tokens_BT[:, 10:])[0]
     assert difference.abs().max() > 1e-3
-    with pytest.raises(BadSpec, match=f"'{architecture}', whose attention"):
+    with pytest.raises(BadSpec, match=f"'{architecture}', which cannot be kept"):
         make_spec(architecture, SMALL, source="files", path="talks", format="chat")
+
+
+def test_conversations_are_not_longer_than_where_positions_begin_to_turn_otherwise() -> None:
+    """Else the longest one of a micro-batch would decide for all of them."""
+    turns: dict[str, Any] = {"rope_type": "longrope", "rope_short_factor": (1.0,) * 8, "rope_long_factor": (8.0,) * 8}
+    for short, is_refused in ((24, False), (23, True)):
+        config = SMALL | turns | {"rope_original_positions": short}
+        make_spec("phi3", config)
+        with pytest.raises(BadSpec, match=r"model\.context is 24, more than") if is_refused else nullcontext():
+            make_spec("phi3", config, source="files", path="talks", format="chat")
 
 
 def test_labels_and_places_follow_the_flags() -> None:

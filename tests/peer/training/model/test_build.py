@@ -41,6 +41,7 @@ SMALL: dict[str, dict[str, object]] = {
     "qwen3_moe": {key: each for key, each in LLAMA.items() if key != "intermediate_size"}
     | {"moe_intermediate_size": 48, "num_key_value_heads": 2, "num_experts": 4, "num_experts_per_tok": 2},
     "gpt_oss": LLAMA | {"num_key_value_heads": 2, "head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "lfm2": LLAMA | {"num_hidden_layers": 3, "num_key_value_heads": 2, "full_attn_idxs": (1,), "block_multiple_of": 16},
     "gemma": LLAMA | {"num_key_value_heads": 2, "head_dim": 16},
     "opt": {"hidden_size": 32, "ffn_dim": 48, "num_hidden_layers": 2, "num_attention_heads": 2},
     "gpt_neox": {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2},
@@ -139,6 +140,23 @@ def test_every_parameter_has_its_own_stream() -> None:
         ("llama", {"hiden_size": 32}, "unknown key 'model.config.hiden_size'.*did you mean 'hidden_size'"),
         ("llama", {"hidden_size": "wide"}, "hidden_size is 'wide'; it must be a whole number"),
         ("llama", {"num_attention_heads": 0}, "num_attention_heads is 0; it must be between 1 and"),
+        ("lfm2", {"full_attn_idxs": [0, 3]}, "full_attn_idxs names block 3, of 3 that count from 0"),
+        ("lfm2", {"full_attn_idxs": [0, -1]}, r"full_attn_idxs\[1\] is -1; it must be between 0 and"),
+        ("lfm2", {"full_attn_idxs": [True]}, r"full_attn_idxs\[0\] is True; it must be a whole number"),
+        (
+            "phi3",
+            {"rope_type": "longrope", "rope_short_factor": [1.0]},
+            "needs rope_short_factor, rope_long_factor, rope_or",
+        ),
+        (
+            "phi3",
+            {"rope_type": "longrope", "rope_short_factor": [1], "rope_long_factor": [1], "rope_original_positions": 8},
+            "short_factor field must have length 8, got 1",
+        ),
+        ("lfm2", {"full_attn_idxs": 2}, "full_attn_idxs is 2; it must be a list of numbers"),
+        ("lfm2", {"full_attn_idxs": [0] * 513}, "full_attn_idxs has 513 numbers; there must be at most 512"),
+        ("lfm2", {"intermediate_size": 1}, "feed-forward layers of no width"),
+        ("llama", {"hidden_size": [32]}, "hidden_size is .*; it must be a whole number"),
         ("gpt2", {"n_head": 5}, "5 attention heads, which do not divide its width of 32"),
     ],
 )

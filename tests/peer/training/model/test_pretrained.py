@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import json
 from pathlib import Path
@@ -189,50 +188,6 @@ def test_smollm2_out_of_a_quantised_file(monkeypatch: pytest.MonkeyPatch) -> Non
     assert tokenizer.end_of_text == 2
 
 
-LLAMA3: dict[str, Any] = {
-    "rope_type": "llama3", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16,
-    "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-}  # fmt: skip
-YARN: dict[str, Any] = {
-    "rope_type": "yarn", "rope_theta": 500_000.0, "factor": 4.0, "original_max_position_embeddings": 16,
-    "attention_factor": 1.3, "beta_fast": 30.0, "beta_slow": 1.0,
-}  # fmt: skip
-LINEAR: dict[str, Any] = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
-
-
-@pytest.mark.parametrize(
-    ("architecture", "config"),
-    [
-        ("llama", {"rope_parameters": LLAMA3}), ("llama", {"rope_parameters": LINEAR}),
-        ("olmo3", {"num_hidden_layers": 5, "pad_token_id": 0, "rope_parameters": {
-            "full_attention": YARN, "sliding_attention": {"rope_type": "default", "rope_theta": 500_000.0}}}),
-        ("seed_oss", {"rope_parameters": LLAMA3, "num_key_value_heads": 2, "head_dim": 32}),
-        ("gemma3_text", {"num_key_value_heads": 2, "head_dim": 32, "num_hidden_layers": 7, "rope_parameters": {
-            "full_attention": LINEAR, "sliding_attention": {"rope_type": "default", "rope_theta": 1e3}}}),
-    ],
-)  # fmt: skip
-def test_scaled_positions_of_a_start_are_kept(architecture: str, config: dict[str, Any], tmp_path: Path) -> None:
-    """Each of their numbers counts; without them the model computes otherwise."""
-    theirs = publish(tmp_path, architecture, initializer_range=0.3, **config)
-    spec = run_from(tmp_path)
-    said = {key: value for key, value in spec.model.config.items() if key.startswith("rope_")}
-    assert said["rope_type"] in ("llama3", "linear", "yarn")
-    assert parse(dump(spec)) == spec
-    tokens_BT = text_BT(64)[:2]
-    ours = next_token_logits(build(spec).eval(), tokens_BT)
-    torch.testing.assert_close(ours, next_token_logits(theirs, tokens_BT), rtol=0, atol=1e-4)
-    plain = {key: value for key, value in spec.model.config.items() if key != "rope_type"}
-    without = dataclasses.replace(spec, model=dataclasses.replace(spec.model, config=plain))
-    assert (next_token_logits(build(without).eval(), tokens_BT) - ours).abs().max() > 1e-3
-
-
-def test_factors_between_which_nothing_lies_are_refused() -> None:
-    values = {"rope_type": "llama3", "rope_low_freq_factor": 4.0, "rope_high_freq_factor": 4.0}
-    spec = from_mapping({"run": {"name": "x"}, "model": {"architecture": "llama", "context": 16, "config": values}})
-    with pytest.raises(BadSpec, match="rope_low_freq_factor is not below rope_high_freq_factor"):
-        build_config(spec)
-
-
 def far_away(folder: Path, architecture: str, **config: Any) -> RunSpec:
     publish(folder, architecture, num_key_value_heads=2, max_position_embeddings=256, **config)
     tables = adopt(find(str(folder)), {"context": 128})
@@ -266,13 +221,14 @@ def test_what_only_long_texts_show_is_refused_too(tmp_path: Path) -> None:
     """The tried text is shorter than the window, and turns the slow positions by nothing."""
     with pytest.raises(BadSpec, match=r"of 128 tokens its blocks see \[128, 128\], and not \[64, 64\]"):
         far_away(tmp_path / "a", "olmo3", sliding_window=64, layer_types=["full_attention"] * 2, num_hidden_layers=2)
-    rope = LLAMA3 | {"rope_type": "yarn", "rope_theta": 1e6, "truncate": False, "factor": 2.0}
-    del rope["low_freq_factor"], rope["high_freq_factor"]
     with pytest.raises(BadSpec, match=r"its rotary positions turn otherwise|its logits differ"):
         far_away(
             tmp_path / "b",
             "olmo3",
-            rope_parameters={"full_attention": rope, "sliding_attention": {"rope_type": "default", "rope_theta": 1e6}},
+            rope_parameters={
+                f"{kind}_attention": {"rope_type": "default", "rope_theta": theta}
+                for kind, theta in (("full", 5e5), ("sliding", 1e6))
+            },
             num_hidden_layers=4,
         )
 

@@ -22,6 +22,10 @@ CPU = torch.device("cpu")
 SMALL: dict[str, dict[str, Any]] = {
     "llama": {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2},
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 2},
+    "lfm2": {
+        "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "num_key_value_heads": 2, "full_attn_idxs": (1,), "block_multiple_of": 16,
+    },
     "opt": {
         "hidden_size": 32, "ffn_dim": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
     },
