@@ -94,7 +94,7 @@ class Peer:
 
     def take_part(self) -> None:
         self.inbox.put(SPEC)
-        join(self.link, self.inbox, "p1", PeerSettings(), self._directory, self.reporter)  # type: ignore[arg-type]
+        join(self.link, self.inbox, "p1", PeerSettings(stages=1), self._directory, self.reporter)  # type: ignore[arg-type]
 
     @property
     def alerts(self) -> list[str]:

@@ -26,23 +26,34 @@ class HomeSuspicion:
     def __init__(self) -> None:
         self._garbage: set[str] = set()
         self._last: set[str] = set()
-        """The homes that were silent, and those that accused another home."""
+        """The homes that were silent, and those of an accusation, of which one lies."""
+        self._accusations: set[frozenset[str]] = set()
+        """The two homes of each."""
         self.speeds = HomeSpeeds()
 
     def note(self, gone: HomeGone) -> str:
         """Note the error that ended a life. Returns the consequence for that home in words; empty if there is none
         and it may come back."""
         match gone:
+            case GarbageHome(said_by=accuser) if accuser:
+                return self._note_accusation(frozenset((gone.peer, accuser)))
             case GarbageHome():
                 self._garbage.add(gone.peer)
-                if gone.said_by:  # it may be the one who lies
-                    self._last.add(gone.said_by)
                 return "it gets no layers again until this peer is restarted"
             case SilentHome():
                 self._last.add(gone.peer)
                 return "others come before it when layers are dealt"
             case _:
                 return ""
+
+    def _note_accusation(self, both: frozenset[str]) -> str:
+        """Nobody can tell which of the two lies: who accuses another home to be rid of it goes with it."""
+        self._last |= both
+        if both not in self._accusations:
+            self._accusations.add(both)
+            return "one of the two lies, so others come before both when layers are dealt"
+        self._garbage |= both
+        return "one of the two lies, for the second time, so both get no layers again until this peer is restarted"
 
     def admitted(self, homes: Sequence[HomeOffer]) -> tuple[HomeOffer, ...]:
         """The homes that may hold layers; suspected ones come last."""

@@ -69,11 +69,15 @@ def test_a_silent_home_is_taken_where_nobody_else_is_there(tmp_path: Path) -> No
     assert dealt(tmp_path, noted(SilentHome("liar", "has sent nothing")), "liar").workers[0].peer == "liar"
 
 
-def test_whoever_accuses_comes_last(tmp_path: Path) -> None:
-    """One of the two lies: a third takes the place where there is one."""
-    suspicion = noted(GarbageHome("liar", "returned another gradient", "spare"))
+@pytest.mark.parametrize(("accused", "accuser"), [("liar", "spare"), ("spare", "liar")])
+def test_nobody_is_rid_of_another_home_by_accusing_it(accused: str, accuser: str, tmp_path: Path) -> None:
+    """One of the two lies: a third takes the place where there is one. The second time neither gets layers again."""
+    accusation = GarbageHome(accused, "returned another gradient", accuser)
+    suspicion = noted(accusation)
     assert dealt(tmp_path, suspicion, "liar", "spare", "third").workers[0].peer == "third"
-    assert dealt(tmp_path, suspicion, "liar", "spare").workers[0].peer == "spare"
+    assert dealt(tmp_path, suspicion, "liar", "spare").workers[0].peer == "liar"
+    assert "both get no layers again" in suspicion.note(accusation)
+    assert [home.peer for home in suspicion.admitted(offers("liar", "spare", "third"))] == ["third"]
 
 
 def test_a_measured_speed_counts_and_not_what_a_home_offers(tmp_path: Path) -> None:
@@ -89,6 +93,7 @@ def test_a_measured_speed_counts_and_not_what_a_home_offers(tmp_path: Path) -> N
 
 def test_people_read_what_follows() -> None:
     assert "no layers again" in HomeSuspicion().note(GarbageHome("liar", "returned zeros"))
+    assert "others come before both" in HomeSuspicion().note(GarbageHome("liar", "sent zeros", "spare"))
     assert "others come before it" in HomeSuspicion().note(SilentHome("liar", "has sent nothing"))
     assert HomeSuspicion().note(HomeGone("liar", "does not answer")) == ""
 

@@ -10,12 +10,15 @@ import torch
 
 from dht.errors import BadSpec
 from peer.parallel.pipeline.stage_model import (
+    TRIED_BLOCKS,
+    _small_model,
     build_stage,
     initial_layer_digests,
     initial_span,
     model_layers,
     require_cuttable,
 )
+from peer.schema import spec as specs
 from peer.schema.architectures import ARCHITECTURES
 from peer.schema.spec import RunSpec, from_mapping
 from peer.training.data.chat import token_flags
@@ -127,6 +130,15 @@ def test_blocks_that_differ_compute_in_a_stage_what_they_do_in_the_whole(
             hidden = last(hidden)
         labels_BT = token_flags.labels(tokens_BT)
         assert torch.equal(Head(last)(hidden, labels_BT), Net(whole)(Batch.of(tokens_BT))[0])
+
+
+@pytest.mark.parametrize("name", ["llama-1b", "continue-1b", "adapter-8b"])
+def test_whether_a_large_model_can_be_cut_is_tried_on_a_narrow_one(name: str) -> None:
+    """In full width the trial of an 8 B model takes half a minute, and 7 GB of memory that a small home lacks."""
+    tried, model = _small_model(specs.load(name))
+    assert sum(value.numel() for value in model.parameters()) < 1e6
+    assert len(model_layers(tried)) >= TRIED_BLOCKS
+    require_cuttable(specs.load(name))
 
 
 def test_dropout_inside_blocks_can_be_cut() -> None:
