@@ -13,7 +13,6 @@ from tests.benchmarks import (
     attacks,
     busy,
     chaos,
-    churn,
     cuda,
     fields,
     fuzz,
@@ -34,7 +33,7 @@ from tests.benchmarks import (
 )
 
 BENCHMARKS = (
-    quality, methods, chaos, attacks, spikes, honest, penalties, parity, placement, allreduce, links, churn,
+    quality, methods, chaos, attacks, spikes, honest, penalties, parity, placement, allreduce, links,
     prediction, simulate, fuzz, cuda, obeyed, busy, memory, fields, gathers, pipeline,
 )  # fmt: skip
 

@@ -18,7 +18,7 @@ from dht.protocol_version import PROTOCOL_VERSION, RELEASES
 from peer.schema.events import InviteIssued, RoundCommitted
 from tests.swarm.conftest import Homefires
 
-pytestmark = [pytest.mark.swarm, pytest.mark.cold]
+pytestmark = pytest.mark.swarm
 Start = Callable[..., Homefires]
 KEPT = sorted((Path(__file__).parent / "kept").glob("*.tar.xz"))
 PEERS = ("p1", "p2")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -102,6 +103,7 @@ class Stage:
         return Counter(event.code for event in found)
 
 
+@cache
 def honest_rounds(peers: int, seconds: float, seed: int = 5, parts: int = 6) -> int:
     """What the same world makes of so many seconds after `Stage.from_s` without a lie."""
     stage = Stage.of(peers, seed, parts=parts)

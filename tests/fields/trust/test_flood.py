@@ -59,7 +59,7 @@ class Flood:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("asked", "line_bps"), [(1, 400_000.0), (4, 20e6)])
+@pytest.mark.parametrize(("asked", "line_bps"), [(1, 400_000.0), pytest.param(4, 20e6, marks=pytest.mark.nightly)])
 def test_fifty_askers_make_no_round_longer_than_a_tenth_and_a_newcomer_gets_its_blocks(
     asked: int, line_bps: float
 ) -> None:

@@ -18,13 +18,14 @@ from peer.testing.memory_peer import LogicalPeer, ModelKeys
 from peer.testing.memory_swarm import ORGANISER, World
 from tests.fields.trust.liars import LIAR, Stage, equivocates
 from tests.fields.trust.talkers import floods
+from tests.night import at_night
 
 pytestmark = pytest.mark.slow
 
 DECIDED = {kind.code for kind in (Propose, VoteCast, EquivocationProof, Blocks)}
 
 
-@pytest.mark.parametrize("peers", [4, 7])
+@pytest.mark.parametrize("peers", [4, *at_night(7)])
 def test_who_shows_two_groups_that_do_not_hear_each_other_two_updates_decides_one_at_most(
     peers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

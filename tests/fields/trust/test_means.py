@@ -15,6 +15,7 @@ from peer.consensus.rounds.interface import Effect, SendMean, ShowRow
 from peer.consensus.rounds.transition import Transition
 from peer.testing.memory_swarm import World
 from tests.fields.trust.liars import LIAR, VICTIM, Stage, coordinator_swaps, honest_rounds, owner_lies
+from tests.night import at_night
 
 pytestmark = pytest.mark.slow
 
@@ -75,7 +76,7 @@ def test_what_is_reduced_again_is_checked_as_well(monkeypatch: pytest.MonkeyPatc
     assert stage.accused() <= {LIAR}
 
 
-@pytest.mark.parametrize("peers", [4, 5])
+@pytest.mark.parametrize("peers", [4, *at_night(5)])
 def test_who_reduces_a_part_again_is_not_blamed_for_what_a_liar_gave(
     peers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,7 +111,7 @@ def test_who_reduces_a_part_again_is_not_blamed_for_what_a_liar_gave(
     assert stage.accused() <= {LIAR}
 
 
-@pytest.mark.parametrize("peers", [4, 7])
+@pytest.mark.parametrize("peers", [4, *at_night(7)])
 def test_a_proof_shown_to_one_voter_splits_nobody(peers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The liar's own row in its own part is false, and it shows its pledged bytes to just so many voters that no quorum
     is left: whoever is shown something passes it on, and the round goes on in the next ballot."""

@@ -12,13 +12,14 @@ from tests.fields.trust.headers import (
     starts_one_with_others,
 )
 from tests.fields.trust.liars import LIAR, Attack, Stage, honest_rounds
+from tests.night import at_night
 
 pytestmark = pytest.mark.slow
 
 SECONDS = 120.0
 
 
-@pytest.mark.parametrize("peers", [4, 7])
+@pytest.mark.parametrize("peers", [4, *at_night(7)])
 @pytest.mark.parametrize("attack", [proposes_under_others, has_them_checked_before, starts_one_with_others])
 def test_means_under_other_headers_than_their_own_count_in_no_round_and_are_nobodys_fault(
     peers: int, attack: Attack, monkeypatch: pytest.MonkeyPatch
@@ -46,7 +47,7 @@ def test_who_shows_bytes_of_a_member_that_its_proposal_leaves_out_ends_nobodys_p
     assert 1.5 * rounds >= usual
 
 
-@pytest.mark.parametrize("peers", [4, 7])
+@pytest.mark.parametrize("peers", [4, *at_night(7)])
 def test_who_says_all_the_time_that_it_has_promised_later_ballots_delays_nobodys(
     peers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

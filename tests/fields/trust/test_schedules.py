@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests.fields.trust.schedules import ATTACKS, attack_of
+from tests.night import by_day
 from tests.plans import run_one
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("number", range(len(ATTACKS)))
+@pytest.mark.parametrize("number", by_day(range(len(ATTACKS)), 3))
 def test_no_lie_beside_other_faults_breaks_what_is_promised(number: int) -> None:
     """`python -m tests.benchmarks chaos --liars` runs as many as you like."""
     result = run_one("liars", number)

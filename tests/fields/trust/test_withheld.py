@@ -17,6 +17,7 @@ from peer.consensus.rounds.state import CoordinatorState, MemberState
 from peer.consensus.rounds.transition import Transition
 from peer.testing.memory_swarm import World
 from tests.fields.trust.liars import LIAR, VICTIM, Stage, honest_rounds
+from tests.night import at_night
 
 pytestmark = pytest.mark.slow
 
@@ -40,7 +41,7 @@ def withholds(patch: pytest.MonkeyPatch, stage: Stage, kinds: tuple[type[Effect]
 
 @pytest.mark.parametrize("every", [1, 2])
 @pytest.mark.parametrize("kinds", [(SendMean,), (SendParts,), (SendMean, SendParts)])
-@pytest.mark.parametrize("peers", [4, 7])
+@pytest.mark.parametrize("peers", [4, *at_night(7)])
 def test_who_withholds_its_means_or_its_parts_holds_up_the_others_for_less_than_half_a_round(
     peers: int, kinds: tuple[type[Effect], ...], every: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,7 +55,7 @@ def test_who_withholds_its_means_or_its_parts_holds_up_the_others_for_less_than_
     assert stage.poisoned() == []
 
 
-@pytest.mark.parametrize("peers", [4, 7])
+@pytest.mark.parametrize("peers", [4, *at_night(7)])
 def test_who_gives_its_means_to_all_but_the_coordinator_holds_up_the_others_for_less_than_half_a_round(
     peers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,7 +111,7 @@ def test_a_voter_on_a_slow_line_whose_parts_were_lost_once_counts_again_soon() -
         assert all(block.update.contributed(VICTIM, part) for part in range(6))
 
 
-@pytest.mark.parametrize("peers", [3, 4, 7])
+@pytest.mark.parametrize("peers", [3, 4, *at_night(7)])
 def test_a_coordinator_that_starts_nobody_else_does_not_count_alone(
     peers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,7 +135,7 @@ def test_a_coordinator_that_starts_nobody_else_does_not_count_alone(
     assert stage.accused() == set()
 
 
-@pytest.mark.parametrize("peers", [4, 7])
+@pytest.mark.parametrize("peers", [4, *at_night(7)])
 def test_a_coordinator_makes_nobody_look_silent_whose_parts_it_has_reduced_again(
     peers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,7 +158,7 @@ def test_a_coordinator_makes_nobody_look_silent_whose_parts_it_has_reduced_again
 
 
 @pytest.mark.parametrize("proposes", [False, True])
-@pytest.mark.parametrize("peers", [3, 4, 7])
+@pytest.mark.parametrize("peers", [3, 4, *at_night(7)])
 def test_a_coordinator_that_has_all_parts_reduced_again_by_itself_does_not_count_alone(
     peers: int, proposes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

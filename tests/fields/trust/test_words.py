@@ -22,6 +22,7 @@ from peer.testing.memory_peer import ModelKeys
 from peer.testing.memory_swarm import ORGANISER, World
 from tests.fields.trust.liars import LIAR, Stage, honest_rounds
 from tests.fields.trust.talkers import floods, hasty, invents_an_acceptance, misses_everybody, votes_for_nothing
+from tests.night import at_night
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +32,7 @@ SECONDS = 100.0
 # ---- who leads ----
 
 
-@pytest.mark.parametrize("seed", [5, 6, 9])
+@pytest.mark.parametrize("seed", [5, *at_night(6, 9)])
 def test_a_hasty_voter_leads_when_it_is_its_turn(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """It asks first, at once, for a ballot of its own: the others apply the waiting rule, and answer its turn alone.
 
@@ -187,7 +188,7 @@ def test_the_votes_of_too_few_decide_nothing_however_long_they_wait() -> None:
 # ---- floods ----
 
 
-@pytest.mark.parametrize("peers", [4, 5])
+@pytest.mark.parametrize("peers", [4, *at_night(5)])
 @pytest.mark.parametrize("what", ["objections", "disputes", "stuck", "away"])
 def test_a_flood_of_false_words_costs_a_fifth_at_most(what: str, peers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is bounded: one objection an anchor, proofs that are none end the listening, a lone seal means nothing."""

@@ -38,7 +38,7 @@ from tests.peer.consensus.rounds.build import HEAD, NAMES, block, header, update
 from tests.peer.consensus.rounds.hostile import CROWD, RECORD, Hostile, check_bounds
 
 ORGANISER = "o"
-OFTEN, AT_ONCE, EVENTS, SEEDS = 4, 8, 60, 70
+OFTEN, AT_ONCE, EVENTS, SEEDS = 2, 8, 60, 35
 """How often each is said at least; how many are made of one message, of how many events, of how many rounds."""
 CASES = [(kind, path, length) for kind in _TYPES.values() for path in lists_of(kind) for length in LENGTHS]
 OFTEN_EMPTY = {"delegates", "basis", "away", "took", "scales", "pulls", "known", "out", "certificate", "signature"}

@@ -41,6 +41,7 @@ from peer.training.model import net
 from peer.training.model.build import build
 from peer.training.model.flat_parameters import FlatParameters
 from peer.training.outer.outer_state import OuterState
+from tests.night import at_night
 from tests.open_models import publish, run_from
 from tests.peer.parallel.pipeline.stages import Cluster, alone, small_spec
 
@@ -89,7 +90,7 @@ def test_every_stage_has_the_bits_of_the_whole_model(spec: RunSpec) -> None:
     assert initial_layer_digests(spec) == digests
 
 
-@pytest.mark.parametrize("homes", [2, 3])
+@pytest.mark.parametrize("homes", [*at_night(2), 3])
 def test_tied_and_started_models_and_adapters_have_the_loss_of_whole_peers(
     spec: RunSpec, homes: int, tmp_path: Path
 ) -> None:

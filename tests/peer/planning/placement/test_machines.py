@@ -11,6 +11,7 @@ from peer.planning.placement.pairwise_network import Network, preset
 from peer.planning.placement.place import place
 from peer.planning.placement.stage_workload import StageWorkload, problem_of
 from peer.planning.placement.starting_layouts import seeds
+from tests.night import by_day
 from tests.peer.planning.placement.networks import KINDS, random_network
 from tests.peer.planning.placement.paper import PAPER, best_of_all
 
@@ -61,7 +62,7 @@ def test_mixed_homes_reach_the_optimum(singles: int, stages: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("group", range(8))
+@pytest.mark.parametrize("group", by_day(range(8), 4))
 def test_few_devices_are_placed_as_if_all_layouts_were_tried(group: int) -> None:
     """8 to 12 devices, homes with one or two cards, all kinds of links: 40 instances in all."""
     for seed in range(5_000 + 5 * group, 5_005 + 5 * group):

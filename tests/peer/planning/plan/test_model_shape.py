@@ -160,9 +160,14 @@ def test_memory_of_the_shipped_specs(name: str, optimizer: str) -> None:
     assert told.total_bytes == told.device_bytes + told.anchor_bytes + told.encoded_bytes
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-@pytest.mark.parametrize("base", ["float32", "bfloat16", "int8", "nf4"])
-@pytest.mark.parametrize("trains", ["both", "b"])
+@pytest.mark.parametrize(
+    ("base", "trains", "optimizer"),
+    [
+        ("float32", "both", "adamw"), ("float32", "b", "muon"), ("bfloat16", "both", "muon"),
+        ("bfloat16", "b", "adamw"), ("int8", "both", "adamw"), ("int8", "b", "muon"),
+        ("nf4", "both", "muon"), ("nf4", "b", "adamw"),
+    ],
+)  # fmt: skip
 def test_an_adapter_is_counted_beside_its_model(trains: str, base: str, optimizer: str) -> None:
     plain = load("llama-1b")
     adapter = AdapterTable(rank=8, trains=trains, base=base)  # type: ignore[arg-type]

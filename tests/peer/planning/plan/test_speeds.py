@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain, combinations
 from typing import Any
@@ -16,6 +17,7 @@ from peer.planning.placement.layout_search import Effort
 from peer.planning.placement.pairwise_network import Network, preset
 from peer.planning.placement.place import place
 from peer.planning.placement.stage_workload import StageWorkload
+from tests.night import at_night
 from tests.peer.planning.placement import oracle
 from tests.peer.planning.placement.networks import KINDS, random_network
 
@@ -36,6 +38,12 @@ UNLIKE = given(
     compute_s=st.sampled_from([0.1, 1.0, 20.0]),
 )  # fmt: skip
 """Devices and stages of instances of which all layouts can be told one by one, with devices of unlike speeds."""
+EXAMPLES = [10, *at_night(40)]
+
+
+def of_unlike(examples: int) -> Callable[[Callable[..., None]], Callable[[], None]]:
+    """Calls what it decorates with so many instances that are `UNLIKE`."""
+    return lambda holds: settings(derandomize=True, deadline=None, max_examples=examples)(UNLIKE(holds))
 
 
 def unlike(
@@ -52,15 +60,19 @@ def unlike(
 
 
 @pytest.mark.slow
-@settings(derandomize=True, deadline=None, max_examples=40)
-@UNLIKE
-def test_what_is_reported_is_the_least_that_any_layout_costs(**drawn: Any) -> None:
+@pytest.mark.parametrize("examples", EXAMPLES)
+def test_what_is_reported_is_the_least_that_any_layout_costs(examples: int) -> None:
     """With devices of unlike speeds, against every choice of spares, stages and pipelines."""
-    network, work, speeds = unlike(**drawn)
-    found = place(network, work, speeds=speeds)
-    assert found.cost_s == pytest.approx(oracle.step_s(network, work, speeds, found.pipelines))
-    assert found.cost_s == pytest.approx(found.data_parallel_s + found.pipeline_s + found.compute_s)
-    assert found.cost_s == pytest.approx(oracle.least_step_s(network, work, speeds, len(found.pipelines)))
+
+    @of_unlike(examples)
+    def holds(**drawn: Any) -> None:
+        network, work, speeds = unlike(**drawn)
+        found = place(network, work, speeds=speeds)
+        assert found.cost_s == pytest.approx(oracle.step_s(network, work, speeds, found.pipelines))
+        assert found.cost_s == pytest.approx(found.data_parallel_s + found.pipeline_s + found.compute_s)
+        assert found.cost_s == pytest.approx(oracle.least_step_s(network, work, speeds, len(found.pipelines)))
+
+    holds()
 
 
 @pytest.mark.slow
@@ -115,15 +127,18 @@ def test_a_pipeline_takes_time_to_fill() -> None:
 
 
 @pytest.mark.slow
-@settings(derandomize=True, deadline=None, max_examples=40)
-@UNLIKE
-def test_as_many_pipelines_as_make_the_most_steps(**drawn: Any) -> None:
-    network, work, speeds = unlike(**drawn)
-    found = place(network, work, speeds=speeds, fewer=True)
-    most = len(network) // work.stages
-    paces = [count / oracle.least_step_s(network, work, speeds, count) for count in range(1, most + 1)]
-    assert found.pace == pytest.approx(max(paces))
-    assert bool(found.note) == (len(found.pipelines) < most)
+@pytest.mark.parametrize("examples", EXAMPLES)
+def test_as_many_pipelines_as_make_the_most_steps(examples: int) -> None:
+    @of_unlike(examples)
+    def holds(**drawn: Any) -> None:
+        network, work, speeds = unlike(**drawn)
+        found = place(network, work, speeds=speeds, fewer=True)
+        most = len(network) // work.stages
+        paces = [count / oracle.least_step_s(network, work, speeds, count) for count in range(1, most + 1)]
+        assert found.pace == pytest.approx(max(paces))
+        assert bool(found.note) == (len(found.pipelines) < most)
+
+    holds()
 
 
 def test_a_device_that_would_hold_up_all_is_spare() -> None:

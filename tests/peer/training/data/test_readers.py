@@ -24,6 +24,7 @@ from peer.training.data.reading.data_files import find_files
 from peer.training.data.reading.file_rows import MOST_FAULTS, MOST_ROW, Findings, rows_of
 from peer.training.data.reading.plain_text import SAMPLE
 from tests.closed_folder import close
+from tests.night import at_night
 from tests.peer.training.data.read_whole import read_conversations, read_files
 
 FRENCH = "Le café est très près de l'hôtel où l'été a été bâti; ça va, à côté de la forêt.\n" * 3
@@ -388,7 +389,7 @@ def test_a_cell_that_claims_much_takes_little(
 
 @pytest.mark.outside
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, *at_night(2)])
 def test_damaged_tables_are_a_line_each_and_end_nothing(seed: int, tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "tests.peer.training.data.damaged_tables", str(tmp_path), str(seed), "400"]
     ended = subprocess.run(argv, capture_output=True, text=True, timeout=300)
