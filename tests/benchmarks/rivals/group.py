@@ -31,6 +31,7 @@ Row = dict[str, Any]
 class Member:
     """One peer."""
 
+    orders: Orders
     folder: Path
     child: Child
     rows: list[Row] = field(default_factory=list)
@@ -74,7 +75,7 @@ class RivalGroup:
         orders.write(folder)
         place = self.lines.places[len(self.members)]
         argv = [*place.prefix, sys.executable, "-m", self._module, str(folder)]
-        self.members.append(Member(folder=folder, child=self._start(argv, folder / "peer.log")))
+        self.members.append(Member(orders=orders, folder=folder, child=self._start(argv, folder / "peer.log")))
         return self.members[-1]
 
     def go(self) -> None:
