@@ -13,6 +13,7 @@ from tests.benchmarks import (
     attacks,
     busy,
     chaos,
+    churn,
     cuda,
     fields,
     fuzz,
@@ -33,7 +34,7 @@ from tests.benchmarks import (
 )
 
 BENCHMARKS = (
-    quality, methods, chaos, attacks, spikes, honest, penalties, parity, placement, allreduce, links,
+    quality, methods, chaos, attacks, spikes, honest, penalties, parity, placement, allreduce, links, churn,
     prediction, simulate, fuzz, cuda, obeyed, busy, memory, fields, gathers, pipeline,
 )  # fmt: skip
 

@@ -35,6 +35,13 @@ class PlacedSwarm(RealSwarm):
         self._places = places
         super().__init__(directory, peers, spec, sets, settings, own=own, paced=True, delay_s=delay_s)
 
+    def join(self) -> int:
+        """Start one more peer, a newcomer; returns its index at once."""
+        folder = self.directory / f"peer-{self.size}"
+        folder.mkdir(mode=0o700)
+        identity_of(self.size).save(folder / "identity.key")
+        return super().join()
+
     def _child_of(self, argv: Sequence[str], log: Path) -> Child:
         if self._places:
             name = log.parent.name

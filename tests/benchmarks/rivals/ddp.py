@@ -54,6 +54,7 @@ def join(orders: Orders) -> None:
     store = dist.TCPStore(host, int(port), is_master=first, wait_for_workers=False, timeout=PATIENCE)
     if first:
         tell("meet", where=f"{orders.address}:{store.port}")
+    assert orders.founder is not None
     dist.init_process_group(
         "gloo", store=store, rank=orders.founder, world_size=len(orders.peers), timeout=PATIENCE
     )  # fmt: skip

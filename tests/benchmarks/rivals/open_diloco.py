@@ -110,7 +110,7 @@ class Peer:
         self._momentum = torch.zeros_like(self._theta)
         self._lock = threading.Lock()
         self._averager = StateSharing(
-            [torch.zeros_like(self._theta)], dht, prefix=PREFIX, target_group_size=len(orders.peers),
+            [torch.zeros_like(self._theta)], dht, prefix=PREFIX, target_group_size=orders.most or len(orders.peers),
             min_matchmaking_time=MATCHMAKING_S, allreduce_timeout=AVERAGING_S, compression=Float16Compression(),
             start=False,
         )  # fmt: skip
@@ -227,7 +227,9 @@ def main() -> int:
     signal.signal(signal.SIGTERM, stop)
     tell("ready")
     await_go(folder)
-    while not peer.stopped and peer.round < orders.rounds:
+    if orders.founder is None:
+        peer.catch_up()
+    while not peer.stopped and (orders.rounds == 0 or peer.round < orders.rounds):
         peer.make_round()
     tell("done")
     peer.close()

@@ -36,17 +36,20 @@ class Orders:
     peers: tuple[str, ...]
     """Names of all founders: they decide who reads which shard."""
     me: str
-    founder: int
-    """Its place among them."""
+    founder: int | None
+    """Its place among them; None for a newcomer."""
     step_s: float
     """What an inner step keeps its device busy."""
     rounds: int
+    """0: until it is stopped."""
     address: str
     device: str
     floor_bps: float
     """See `Lines`."""
     meet: str = ""
     """Where the others can be reached."""
+    most: int = 0
+    """The largest group: who averages waits for no more than these. 0: the founders."""
 
     def write(self, folder: Path) -> None:
         """For the peer that runs in this folder."""
@@ -69,7 +72,8 @@ class Trainee:
         self._step_s = orders.step_s
         model = build(self.spec)
         self.flat = FlatParameters(model)
-        batches = ShardSampler(open_source(self.spec, self.spec.data.path), self.spec, orders.me, orders.peers, {})
+        readers = orders.peers if orders.founder is not None else (*orders.peers, orders.me)
+        batches = ShardSampler(open_source(self.spec, self.spec.data.path), self.spec, orders.me, readers, {})
         self.device = SingleDevice(model, self.spec, batches, torch.device("cpu"))
 
     def step(self, round: int, step: int) -> InnerStep:
