@@ -102,3 +102,6 @@ class GatedStream(io.TextIOBase):
     def flush(self) -> None:
         if self.is_open:
             self._inner.flush()
+
+    def isatty(self) -> bool:
+        return self._inner.isatty()

@@ -5,8 +5,9 @@ A whole pytest run loads it, so it imports nothing of ours before the fixture is
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
@@ -50,15 +51,18 @@ def swarm(tmp_path: Path) -> Iterator[StartSwarm]:
     started: list[Swarm] = []
     ends = ExitStack()
 
-    def start(*, peers: int = 4, seed: int = 1, real: bool = False, **options: Any) -> Any:
+    def start(*, peers: int = 4, real: bool = False, **options: Any) -> Any:
+        __tracebackhide__ = True
         if real:
             from peer.testing.process_swarm import RealSwarm
 
+            _check_options(RealSwarm, options, "a swarm of processes (real=True)")
             started.append(RealSwarm(directory=tmp_path / f"swarm-{len(started)}", peers=peers, **options))
         else:
             from peer.testing.memory_swarm import LogicalSwarm
 
-            started.append(LogicalSwarm(peers=peers, seed=seed, **options))
+            _check_options(LogicalSwarm, options, "a logical swarm (without real=True)")
+            started.append(LogicalSwarm(peers=peers, **{"seed": 1, **options}))
         ends.callback(started[-1].close)
         return started[-1]
 
@@ -67,3 +71,14 @@ def swarm(tmp_path: Path) -> Iterator[StartSwarm]:
     waiting = [fault for one in started for fault in one.waiting]
     if waiting:
         pytest.fail(f"these faults never struck: {waiting}", pytrace=False)
+
+
+def _check_options(kind: type[Swarm], options: Mapping[str, Any], in_words: str) -> None:
+    """Raises BadInput, shown at the test's own line, for an option that this kind of swarm does not have."""
+    __tracebackhide__ = True
+    from dht.errors import BadInput
+
+    known = sorted({*signature(kind).parameters} - {"directory", "peers"})
+    unknown = sorted({*options} - {*known})
+    if unknown:
+        raise BadInput(f"{in_words} has no option {', '.join(unknown)}; it takes peers, {', '.join(known)}")

@@ -92,7 +92,8 @@ def describe(swarm: SwarmState, alive: bool, status: PeerStatus, now: float) -> 
     lines += _held(mine, status, now)
     lines += event_text.stall_lines(mine.stalled) if alive and mine.stalled is not None else []
     step = f", step {mine.step} of {mine.steps}" if alive and mine.steps else ""
-    doing = f", in round {figures.in_round(mine)}{step}" if alive else ""
+    round = figures.in_round(swarm, mine) if alive else None
+    doing = f", in round {round}{step}" if round is not None else ""
     lines.append(f"run {figures.run_name(swarm)}: {rounds_words(swarm)}{doing}")
     if devices := event_text.devices_words(mine.devices, mine.sharding) or mine.device:
         lines.append(f"trains on {devices}")

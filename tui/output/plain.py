@@ -5,6 +5,7 @@ It is safe to pipe: it never contains escape bytes, whatever a peer calls itself
 
 from __future__ import annotations
 
+import textwrap
 from typing import NamedTuple, TextIO
 
 from peer.schema.events import (
@@ -24,6 +25,7 @@ from tui.swarm.figure_text import loss_words, round_words
 from tui.swarm.phase_styles import PENALTY_CODES, STATES, state_named
 from tui.swarm.reducer import apply
 from tui.swarm.snapshot import LogEntry, PeerView, Round, SwarmState
+from tui.terminal import columns
 from tui.text.event_text import with_end
 from tui.text.explain import BROKEN_RULES
 from tui.text.units import Bar, count, format_elapsed, format_transfer
@@ -39,6 +41,9 @@ EVALUATION_WAIT_S = 5.0
 
 SAMPLE_SHOWN = 200
 """The number of characters of a sample that are printed."""
+
+LONGEST = 10_000
+"""The cells of a line where the terminal does not tell its width."""
 
 WATCHER = "watch"
 """The name for a narrator that is not a member of the swarm."""
@@ -200,7 +205,16 @@ class PlainOutput(Output):
     def _print(self, t: float, text: str) -> None:
         self._said_t = max(t, self._said_t)
         started_t = self._swarm.started_t
-        self.say(f"{format_elapsed(t - (t if started_t is None else started_t))}  {text}")
+        elapsed = format_elapsed(t - (t if started_t is None else started_t))
+        print("\n".join(self._wrap(printable(f"{elapsed}  {text}"), len(elapsed) + 2)), file=self._stream, flush=True)
+
+    def _wrap(self, line: str, indent: int) -> list[str]:
+        """On a terminal its lines, broken between words alone; an invite and a path stay whole, to be copied."""
+        if not self._stream.isatty():
+            return [line]
+        return textwrap.wrap(
+            line, columns(LONGEST), subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+        )
 
 
 def _new_entries(before: SwarmState, after: SwarmState) -> list[LogEntry]:

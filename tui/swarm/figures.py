@@ -98,9 +98,9 @@ def anchor(peer: PeerView) -> int:
     return peer.committed
 
 
-def in_round(peer: PeerView) -> int:
-    """The round that the peer works for: the one that leads to the next anchor."""
-    return anchor(peer) + 1
+def in_round(swarm: SwarmState, peer: PeerView) -> int | None:
+    """The round that the peer works for: the one that leads to the next anchor. None once it has the run's last."""
+    return None if swarm.rounds and anchor(peer) >= swarm.rounds else anchor(peer) + 1
 
 
 def order(peers: Iterable[PeerView], me: str = "") -> list[PeerView]:

@@ -43,10 +43,10 @@ class NetworkStats:
 
     def __init__(
         self, node: Node, disk: ChainStore, say: Callable[[NetworkMeasured | RoundTripsReported], None],
-        is_exchanging: Callable[[], bool], is_heard: Callable[[str], bool],
+        is_exchanging: Callable[[], bool], is_heard: Callable[[str], bool], organiser: str = "",
     ) -> None:  # fmt: skip
         self._node, self._disk, self._say, self._is_exchanging = node, disk, say, is_exchanging
-        self._is_heard = is_heard
+        self._is_heard, self._organiser = is_heard, organiser
         """Whether a peer itself says that it takes part: others are told only of those."""
         self._said: NetworkMeasured | None = None
         self._said_at = 0.0
@@ -97,6 +97,7 @@ class NetworkStats:
         return {
             "peer": peer, "address": address, "relayed": CIRCUIT in address, "bytes_sent": traffic.sent,
             "bytes_received": traffic.received, "rtt_s": self._distances.of(peer) if address else None,
+            **({"organiser": True} if peer == self._organiser else {}),
         }  # fmt: skip
 
     async def _time_round_trips(self, connected: Iterable[str], now: float) -> None:

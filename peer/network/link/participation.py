@@ -103,8 +103,9 @@ class Participation:
         driver, report = self._driver, self._pipe.report
         discovery = PeerDiscovery(self._node, self._notices, driver, self._hear_speeds, report)
         stats = NetworkStats(
-            self._node, self._disk, report, self.is_exchanging, lambda peer: peer in driver.state.heard
-        )
+            self._node, self._disk, report, self.is_exchanging, lambda peer: peer in driver.state.heard,
+            driver.state.rules.organiser,
+        )  # fmt: skip
         async with asyncio.TaskGroup() as tasks:
             running = [
                 tasks.create_task(self._tick(), name="tick"),

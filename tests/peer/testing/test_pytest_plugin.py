@@ -133,6 +133,21 @@ def test_a_failure_ends_in_the_line_of_the_test(pytester: pytest.Pytester) -> No
     result.stdout.no_fnmatch_line("*memory_swarm.py*")
 
 
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        ("swarm(spec='micro')", "a logical swarm (without real=True) has no option spec; it takes peers, *seed"),
+        ("swarm(peer=3)", "a logical swarm (without real=True) has no option peer; it takes peers, *"),
+        ("swarm(real=True, seed=2)", "a swarm of processes (real=True) has no option seed; it takes peers, *spec*"),
+    ],
+)
+def test_an_option_of_the_other_kind_is_refused_in_one_line(pytester: pytest.Pytester, call: str, words: str) -> None:
+    result = run_tests(pytester, f"def test_typo(swarm):\n    {call}\n")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([f">*{call}", f"E*BadInput: {words}"])
+    result.stdout.no_fnmatch_line("*pytest_plugin.py*")
+
+
 def test_every_fault_is_in_the_readme() -> None:
     text = (ROOT / "peer" / "testing" / "README.md").read_text()
     assert [fault.__name__ for fault in get_args(Fault) if f"| `{fault.__name__}` |" not in text] == []

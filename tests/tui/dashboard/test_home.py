@@ -14,6 +14,7 @@ from peer.schema.events import (
     InnerProgressed,
     PeerStarted,
     PeerStateChanged,
+    PeerStopped,
     PenaltyImposed,
     PhaseEntered,
     RoundStarted,
@@ -226,6 +227,16 @@ async def test_whatever_holds_the_peer_up_is_on_the_first_screen() -> None:
     app = shown(source)
     async with opened(app, size=(40, 12)):
         assert "1 more: homefires status" in text_of(app)
+
+
+async def test_nothing_holds_up_a_peer_that_has_stopped() -> None:
+    """Its last answer said that it was paused: nobody shall try to resume what is over."""
+    source = Attached(events=[PeerStopped(exit_code=0, why="the run is finished")])
+    source.limited.holds = [{"code": "PAUSED", "why": "its owner paused it", "until": None}]
+    app = shown(source)
+    async with opened(app):
+        text = text_of(app)
+        assert "its owner paused it" not in text
 
 
 async def test_a_peer_whose_file_has_no_room_is_shown_as_it_answers() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from peer.schema.events import NetworkMeasured, TransferProgressed
@@ -88,6 +90,20 @@ async def test_a_node_that_is_no_member_is_said_to_be_none(width: int) -> None:
         await visit(pilot, "5")
         lines = [line for line in text_of(app).splitlines() if " D direct" in line or " R relayed" in line]
     assert ["not a member" in line for line in lines] == [False, False, True]
+
+
+@pytest.mark.parametrize("width", [40, 120])
+async def test_the_organisers_node_is_called_so(width: int) -> None:
+    """Every volunteer is connected with it, and may wonder who that is."""
+    event = measured(5)
+    event = replace(
+        event, peers=[{**row, "organiser": True} if row["peer"] == peer_id(5) else row for row in event.peers]
+    )
+    app = dashboard(with_network(swarm_of(3), ME, event), me=ME)
+    async with app.run_test(size=(width, 40)) as pilot:
+        await visit(pilot, "5")
+        rows = [line.split()[0] for line in text_of(app).splitlines() if " D direct" in line or " R relayed" in line]
+    assert rows == ["peer-2", "peer-3", "not", "organiser"]
 
 
 async def test_nobody_known_yet_is_said() -> None:

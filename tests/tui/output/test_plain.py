@@ -27,6 +27,7 @@ from peer.schema.events import (
     printable,
 )
 from tui.output.plain import PlainOutput
+from tui.terminal import GatedStream
 from tui.text.units import format_elapsed
 
 GOLDEN = """\
@@ -303,3 +304,30 @@ def test_the_organisers_node_counts_the_peers_and_not_itself(stream: io.StringIO
         "01:10  2 peers · the run has not begun", "02:20  3 peers · round 42/100",
         "03:30  0 peers · last seen in round 43/100", "04:40  0 peers · round 100/100, the run is finished",
     ]  # fmt: skip
+
+
+class Screen(io.StringIO):
+    """A terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_on_a_terminal_a_line_is_broken_between_words_and_an_invite_nowhere(
+    gated: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after a dashboard; a pipe gets each event as one line."""
+    monkeypatch.setenv("COLUMNS", "40")
+    why = "the network starts, and the addresses of the invite are dialled"
+    events = [PeerStateChanged(state="JOINING", why=why), InviteIssued(invite="hf1:" + "x" * 60)]
+    screen, pipe = Screen(), io.StringIO()
+    for stream in GatedStream(screen) if gated else screen, pipe:
+        output = PlainOutput(stream)  # type: ignore[arg-type]
+        for seq, event in enumerate(events):
+            output.show(EventLine(seq=seq, t=100.0, run="", peer="A", event=event))
+    assert screen.getvalue().splitlines() == [
+        "00:00  A: JOINING: the network starts,", "       and the addresses of the invite",
+        "       are dialled", "00:00  invite:", f"       hf1:{'x' * 60}",
+    ]  # fmt: skip
+    assert pipe.getvalue().splitlines() == [f"00:00  A: JOINING: {why}", f"00:00  invite: hf1:{'x' * 60}"]

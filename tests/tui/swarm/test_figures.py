@@ -285,6 +285,15 @@ def test_who_takes_no_part_has_the_forecast_of_whoever_reports(teller: str) -> N
     assert figures.round_seconds_left(swarm, last_t + 5.0) == 20.0
 
 
+def test_no_round_follows_the_last() -> None:
+    """A paused peer that has the run's last anchor is in no round 7 of 6."""
+    swarm = swarm_of(3)
+    peer = swarm.peers[peer_id(2)]
+    assert figures.in_round(swarm, peer) == 7
+    assert figures.in_round(replace(swarm, rounds=6), peer) is None
+    assert figures.in_round(replace(swarm, rounds=0), peer) == 7, "it has no end"
+
+
 def test_without_a_timed_round_or_an_end_or_in_a_stall_nothing_is_foretold() -> None:
     assert figures.round_seconds_left(SwarmState(), 0.0) is None
     stalled = swarm_with(stalled=RoundStalled(round=6, ballots=3, rule="", about="", why="voters are missing"))

@@ -160,11 +160,12 @@ def _bar(sheet: FactSheet, view: View, done: int, whole: int) -> Text:
 
 def _add_round(sheet: FactSheet, view: View, mine: PeerView) -> None:
     """round 6  ━━━━━━━━━━─────── 21 of 40, and below it train → wait → average → apply"""
-    if not shown_state(mine, view).is_here:
+    round = figures.in_round(view.swarm, mine)
+    if round is None or not shown_state(mine, view).is_here:
         return
     sheet.heading("Round")
     left = left_words(figures.round_seconds_left(view.swarm, view.now, mine))
-    sheet.row(f"round {figures.in_round(mine)}", _bar(sheet, view, mine.step, mine.steps), left)
+    sheet.row(f"round {round}", _bar(sheet, view, mine.step, mine.steps), left)
     if mine.stalled is not None and not view.mini:
         sheet.prose("", mine.stalled.why, view.ink.bad)
     current = phase(mine.phase).stage or "train"

@@ -25,7 +25,9 @@ REACH = {
 """What each verdict means, in words."""
 
 NO_MEMBER = "not a member"
-"""A connected node that was never heard as a peer: the bootstrap node, a relay, or a watcher."""
+"""A connected node that was never heard as a peer: a relay, or a watcher."""
+ORGANISER = "organiser"
+"""The node of the run's organiser, which is no peer."""
 
 LABEL_CELLS = 11
 BAR_CELLS = 24
@@ -223,7 +225,7 @@ def _row(row: Mapping[str, Any], view: View, width: int) -> StyledLine:
     ink, glyphs = view.ink, view.glyphs
     name_cells, address_cells = _columns(width)
     is_peer = row["peer"] in view.swarm.peers
-    label = view.swarm.label(row["peer"]) if is_peer else NO_MEMBER
+    label = view.swarm.label(row["peer"]) if is_peer else ORGANISER if row.get("organiser") is True else NO_MEMBER
     path, path_style = _PATHS.get(row.get("relayed"), _PATHS[None])
     rtt_s = figures.round_trip(row)
     rtt = format_rtt(rtt_s) if rtt_s is not None else MISSING

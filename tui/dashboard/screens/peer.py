@@ -61,8 +61,9 @@ def _add_rounds(sheet: FactSheet, view: View, peer: PeerView) -> None:
     behind = view.swarm.behind(peer.peer)
     where = (f"{behind} behind", view.ink.warn) if behind else ("up to date", view.ink.muted)
     is_here = shown_state(peer, view).is_here
-    step = f"step {peer.step} of {peer.steps}" if peer.steps and is_here else ""
-    doing = f"in round {figures.in_round(peer)}" if is_here else ""
+    round = figures.in_round(view.swarm, peer) if is_here else None
+    step = f"step {peer.step} of {peer.steps}" if peer.steps and round is not None else ""
+    doing = f"in round {round}" if round is not None else ""
     sheet.row("rounds", f"{figures.anchor(peer)} committed", doing, step, where)
     sheet.row("counted", *outcome_facts(peer, view))
     newest = f"of round {view.swarm.history[-1].round}" if view.swarm.history else ""

@@ -128,8 +128,10 @@ def _text(piece: Piece, style: str) -> Text:
 
 
 def has_holds(view: View) -> bool:
-    """Whether something keeps my peer from training all the time."""
-    return view.status is not None and (view.status.duty < 1 or bool(view.status.holds))
+    """Whether something keeps my peer, which has not stopped, from training all the time."""
+    if view.status is None or (view.mine is not None and view.mine.stopped):
+        return False
+    return view.status.duty < 1 or bool(view.status.holds)
 
 
 def add_holds(sheet: FactSheet, view: View, *, most: int) -> None:

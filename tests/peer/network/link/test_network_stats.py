@@ -83,7 +83,7 @@ class Network:
 
 def meter(network: Network, is_exchanging: Callable[[], bool] = lambda: False) -> tuple[NetworkStats, list[Any]]:
     said: list[Any] = []
-    return NetworkStats(network, network, said.append, is_exchanging, lambda peer: True), said
+    return NetworkStats(network, network, said.append, is_exchanging, lambda peer: True, "organiser"), said
 
 
 async def test_traffic_connections_and_room_are_told() -> None:
@@ -108,6 +108,13 @@ async def test_traffic_connections_and_room_are_told() -> None:
     )  # fmt: skip
     line = EventLine(seq=1, t=1.0, run="r", peer="p", event=event)
     assert parse_line(format_line(line)) == line
+
+
+async def test_the_organisers_node_is_marked() -> None:
+    network = Network(connected={"organiser": "/ip4/10.0.0.9/tcp/1", "bob": "/ip4/10.0.0.2/tcp/1"})
+    metered, said = meter(network)
+    await metered.look(100.0)
+    assert [(row["peer"], row.get("organiser")) for row in said[0].peers] == [("organiser", True), ("bob", None)]
 
 
 async def test_the_same_is_said_once_a_minute_and_news_at_once() -> None:
