@@ -183,7 +183,8 @@ def _disk(case: _Case) -> Hold | None:
 def _memory(case: _Case) -> Hold | None:
     return _over(
         case, "MEMORY", case.settings.memory_gb, case.readings.memory_bytes,
-        "its processes take too much memory; memory_gb is {most:g}, allow more, or it goes on below {below:g} GB",
+        "its processes take too much memory; memory_gb is {most:g}, and it goes on below {below:g} GB, or if you allow "
+        "more",
     )  # fmt: skip
 
 

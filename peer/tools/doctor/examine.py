@@ -174,7 +174,12 @@ def _rooms(
     in_main = asked.settings.offload or not any(each.uuid for each in devices)
     mine = 0 if at_work is None else ProcessTree(at_work).figures(time.monotonic())["memory_bytes"] or 0
     room = find_memory_room()
-    tell(check_memory(needs, room.available_bytes, on_cpu=in_main, held_bytes=mine, limit=room.limit))
+    allowed_gb = asked.settings.memory_gb
+    tell(
+        check_memory(
+            needs, room.available_bytes, on_cpu=in_main, held_bytes=mine, limit=room.limit, memory_gb=allowed_gb
+        )
+    )
     if (smallest := min((each.free_bytes for each in devices), default=0)) and at_work is None and not in_main:
         shares = 1 if asked.settings.sharding == "replicated" else len(devices)
         name = devices[0].name if shares == 1 else f"{shares} GPUs together"

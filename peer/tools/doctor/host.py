@@ -5,6 +5,7 @@ Each check is given the readings.
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import resource
@@ -15,7 +16,7 @@ from dht.errors import BadInput, DiskFull
 from peer.node.host.power import GNOME_POWER, SLEEP_TYPE, Power
 from peer.node.store import start_blob
 from peer.planning.plan.home_cost import FROM_MAIN_MEMORY, WayToTrain
-from peer.planning.plan.run_needs import RunNeeds, memory_words
+from peer.planning.plan.run_needs import PROCESS_BYTES, RunNeeds, memory_words
 from peer.schema.byte_text import format_bytes
 from peer.tools.doctor.check import Check, failed, one_line, passed, unknown, warned
 
@@ -32,10 +33,12 @@ HOT_C = 85.0
 
 
 def check_memory(
-    needs: RunNeeds, available_bytes: int, *, on_cpu: bool, held_bytes: int = 0, limit: str = ""
+    needs: RunNeeds, available_bytes: int, *, on_cpu: bool, held_bytes: int = 0, limit: str = "",
+    memory_gb: float = 0.0,
 ) -> Check:  # fmt: skip
     """Main memory that can be had, which on a CPU holds the model too; a peer at work has `held_bytes` already. `limit`
-    is what allows less than the machine has, in words."""
+    is what allows less than the machine has, in words. `memory_gb` is what its owner allows (0: all): a peer to which
+    that leaves no room for a model would stand paused for good."""
     wanted = needs.main + (needs.device if on_cpu else 0)
     if not available_bytes and not limit:
         return unknown("memory", "the system does not tell how much memory is free", needed_bytes=wanted)
@@ -44,6 +47,10 @@ def check_memory(
     found += f" ({memory_words(needs)})" if on_cpu else ""
     found += f", of which its peer has {format_bytes(held_bytes)} already" if held_bytes else ""
     figures = {"available_bytes": available_bytes, "needed_bytes": wanted, "held_bytes": held_bytes}
+    if 0 < memory_gb * 1e9 <= PROCESS_BYTES:
+        alone = f"memory_gb is {memory_gb:g}, and a peer takes about {format_bytes(PROCESS_BYTES)} with the least model"
+        fix = f"allow it {format_bytes(wanted)} or more, as in memory_gb={_gb_above(wanted):g}"
+        return failed("memory", alone, fix, BadInput, **figures)
     least = needs.main + (needs.least_device if on_cpu else 0)
     available_bytes += held_bytes
     if available_bytes < least:
@@ -54,6 +61,11 @@ def check_memory(
         fix = "allow it more before you join" if limit else "close other programs before you join"
         return warned("memory", found, fix, **figures)
     return passed("memory", found, **figures)
+
+
+def _gb_above(bytes: int) -> float:
+    """A limit that is not met at once: a quarter more, in tenths of a GB."""
+    return math.ceil(TIGHT * bytes / 1e8) / 10
 
 
 def check_device_memory(

@@ -150,7 +150,9 @@ def quiet(spec: RunSpec, directory: Path, settings: PeerSettings) -> list[Check]
     room = find_memory_room()
     return [
         check_descriptors(),
-        check_memory(needs, room.available_bytes, on_cpu=on_cpu, held_bytes=mine, limit=room.limit),
+        check_memory(
+            needs, room.available_bytes, on_cpu=on_cpu, held_bytes=mine, limit=room.limit, memory_gb=settings.memory_gb
+        ),
         check_disk(needs, directory, free_disk_bytes(directory), folder_bytes(directory) or 0),
     ]  # fmt: skip
 

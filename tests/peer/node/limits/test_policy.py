@@ -74,7 +74,7 @@ def test_by_default_only_a_battery_holds() -> None:
             {"memory_gb": 4}, Readings(memory_bytes=4_200_000_000),
             Hold(
                 "MEMORY",
-                "its processes take too much memory; memory_gb is 4, allow more, or it goes on below 3.8 GB",
+                "its processes take too much memory; memory_gb is 4, and it goes on below 3.8 GB, or if you allow more",
             ),
         ),
         (

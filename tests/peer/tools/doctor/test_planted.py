@@ -174,6 +174,15 @@ async def test_a_device_that_is_not_there_is_found_by_the_real_probe() -> None:
 
 
 # 6
+def test_a_limit_of_memory_that_no_peer_can_keep(needs: RunNeeds) -> None:
+    """It would stand paused from its first second on, whatever is free, and what is advised would not."""
+    check = check_memory(needs, 256 * GIB, on_cpu=True, memory_gb=0.5)
+    assert_fails(check, BadInput, "memory_gb is 0.5", "allow it ")
+    advised_gb = float(check.fix.rpartition("=")[2])
+    assert advised_gb * 1e9 > needs.main + needs.device
+    assert check_memory(needs, 256 * GIB, on_cpu=True, memory_gb=advised_gb).status is Status.PASS
+
+
 def test_too_little_memory(needs: RunNeeds) -> None:
     """On a CPU the model is in main memory too; a small GPU is found as well."""
     assert_fails(check_memory(needs, GIB, on_cpu=True), BadInput, "1.1 GB of memory free", "smaller model")
