@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from peer.schema.events import Evaluated, PeerStarted, PeerStopped, RoundCommitted
-from peer.testing.child_process import assert_no_orphans
+from peer.testing.child_process import BUSY, assert_no_orphans
 from tests.swarm.conftest import Homefires
 
 pytestmark = pytest.mark.swarm
@@ -18,6 +19,8 @@ ROUNDS = 8
 STORY = ("--rounds", str(ROUNDS), "--ui", "json", "--set", f"data.eval_every={ROUNDS}")
 
 
+FIRST_ROUND_S = 20.0
+"""From the command to the first committed round of the shipped demo: who tries it waits no longer."""
 PARAMETERS = 110_976
 """Of the spec `micro`."""
 
@@ -55,14 +58,16 @@ def test_one_peer_talks_to_nobody(alone: Homefires) -> None:
 
 def test_the_demo_learns_more_together_than_alone(homefires: Start, alone: Homefires, tmp_path: Path) -> None:
     """The shipped demo, in its first eight rounds: exit 0; stdout holds nothing but event lines;
-    one digest and one state per round; nothing is left behind.
+    one digest and one state per round; nothing is left behind; the first round is committed in time.
 
     Held-out loss at most 2.17 nats per byte (2.123 and 2.118 were measured with two seeds), and below one peer's after
     the same number of steps (2.203, 2.208). A round costs each of n peers 2(n−1)/n · 0.53125 bytes per parameter up and
     as much down, which is what int4 takes, and with every message counted at most 0.55.
     """
+    began_at = time.time()
     together = homefires("demo", *STORY)
     assert together.finish() == 0, together.err
+    assert min(line.t for line in together.events(RoundCommitted)) - began_at <= FIRST_ROUND_S * BUSY
     assert_all_rounds_alike(together)
     assert_no_orphans(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["stderr.txt"]
