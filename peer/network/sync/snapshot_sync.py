@@ -89,7 +89,8 @@ class SnapshotSync:
         others = await self._read_others(LOOK_TRIES if is_newcomer else 1)
         said = max((head.round for head, _ in others.values() if head is not None), default=0)
         is_near = said - disk.head.round <= self.rules.keep_rounds
-        may_be_over = disk.head.round < self.rounds and not others
+        # What peers said that have finished and left stays on the board for a while.
+        may_be_over = disk.head.round < self.rounds and (not others or said >= self.rounds)
         if is_near and not may_be_over and (disk.head.round or not self.checkpoints.is_due):
             return ""
         standings, ways = await self._find_ways(disk, others)

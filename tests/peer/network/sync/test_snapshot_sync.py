@@ -253,6 +253,21 @@ async def test_who_comes_when_all_have_finished_is_told_where_they_stood(
     assert not await me.syncer.find_need(me.disk)
 
 
+async def test_records_of_peers_that_have_finished_and_left_hide_no_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They stay on the board for a while; the newcomer is as near as `keep_rounds`."""
+    me = Newcomer(tmp_path, monkeypatch, rounds=18)
+    me.syncer.rounds = 20
+    me.node.add(tmp_path, ORGANISER, 20)
+    last = me.node.donors[ORGANISER].disk.head
+    me.notices.heads["gone"] = Heartbeat(last.anchor, 19, last.weight, b"", True, 0, 0, False)
+    assert not await me.syncer.find_need(me.disk)
+    me.notices.heads["gone"] = Heartbeat(last.anchor, 20, last.weight, b"", True, 0, 0, False)
+    with pytest.raises(RunOver):
+        await me.syncer.find_need(me.disk)
+
+
 async def test_who_looks_for_a_snapshot_when_the_others_finish_is_told_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
