@@ -154,11 +154,11 @@ def test_who_lacks_memory_chooses_another_way_or_none(
     """Mere yes is asked which way, as the machine would find no room; nothing more is no."""
     spec, screen = load("llama-1b"), Terminal()
     join = JoinCommand(invite=invite_of(ORGANISER, spec), directory=tmp_path / "peer")
-    node = Small(spec, 12 * 10**9, 128 * 10**9)
+    node = Small(spec, 14 * 10**9, 128 * 10**9)
     with pytest.raises(Declined) if settings is None else nullcontext():
         assert consents(join, yes=False, stdin=Terminal(answer), screen=screen, introduce=node) == settings
     text = screen.getvalue()
-    assert "GPU memory here comes to 12.0 GB" in text
+    assert "GPU memory here comes to 14.0 GB" in text
     assert re.search(r"1  layers from main memory: about [\d,]+ tokens/s \(--set offload=yes\)\n", text)
     assert re.search(
         r"2  a cluster of 2 such homes, on lines of 20 Mbit/s: about [\d,]+ tokens/s\s+\(--set stages=2\)", text
@@ -171,7 +171,7 @@ def test_who_lacks_memory_chooses_another_way_or_none(
 def test_whoever_said_how_it_trains_is_asked_for_yes_alone(tmp_path: Path) -> None:
     spec, screen = load("llama-1b"), Terminal()
     join = JoinCommand(invite=invite_of(ORGANISER, spec), directory=tmp_path / "peer")
-    node = Small(spec, 12 * 10**9, 128 * 10**9)
+    node = Small(spec, 14 * 10**9, 128 * 10**9)
     said = consents(join, yes=False, stdin=Terminal("y\n"), screen=screen, introduce=node, is_decided=True)
     assert said == ()
     assert "tokens/s" not in screen.getvalue()

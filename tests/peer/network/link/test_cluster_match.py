@@ -41,7 +41,7 @@ from tests.memory_board import MemoryBoard
 
 SPEC = specs.load("llama-1b")
 RUN = b"r" * 32
-SEEK = LookForHomes(9.0, 100.0, ())
+SEEK = LookForHomes(10.0, 100.0, ())
 """Three such homes hold the model."""
 
 

@@ -231,4 +231,5 @@ def test_a_model_never_lies_in_memory_before_it_is_packed(kind: str, base: RunSp
     most, held = map(int, told.stdout.split())
     memory = memory_of(shape_of(spec), spec)
     planned = memory.frozen_bytes + 4 * memory.parameters
-    assert planned < held <= max(most, held) < planned + 2 * 4 * 768 * 3072
+    assert max(most, held) < planned + 2 * 4 * 768 * 3072
+    assert held > planned / 2, "it was measured at all: what the first model has left free is used again"
