@@ -7,7 +7,6 @@ home one uplink for all that it sends.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,19 +20,16 @@ import numpy as np
 
 from dht.records import SoughtHomes, short_id
 from peer.parallel.pipeline.span_choice import choose_spans
-from peer.parallel.pipeline.stage import StagePlace
 from peer.planning.homes.home_match import HomeMatching
 from peer.planning.homes.home_search import SETTLE_S, Gather, HomeSearch
 from peer.planning.placement.block_shares import StageHome
 from peer.planning.placement.pairwise_network import Network
 from peer.planning.plan.cluster_cost import layout_of, room_of_stage
 from peer.planning.plan.model_shape import shape_of
-from peer.schema.ipc import Assignment, HomeOffer
+from peer.schema.ipc import HomeOffer
 from peer.schema.spec import RunSpec, from_mapping
-from peer.training.data.open_source import open_source
-from peer.training.data.sampler import IdleSampler, ShardSampler
-from tests.benchmarks.pipeline_placed import WIRE, PairwiseFlow, PairwisePort
-from tests.benchmarks.pipeline_stage import CPU, PacedLead, PacedWorker, in_order
+from tests.benchmarks.pipeline_placed import WIRE, PairwiseFlow, speed_of_step
+from tests.benchmarks.pipeline_stage import in_order
 from tests.benchmarks.rows import Bar
 
 STAGES = 3
@@ -132,27 +128,7 @@ class Town:
             share * tokens / self.offers[holder.peer].tokens_per_s / PASSES
             for share, holder in zip(work, assignment.stages, strict=True)
         ]
-        return self._step(folder, assignment, paces)
-
-    def _step(self, folder: Path, assignment: Assignment, paces: Sequence[float]) -> float:
-        flow = UplinkFlow(self.network)
-        names = [holder.peer for holder in assignment.stages]
-        places = [StagePlace(assignment=assignment, me=me, port=PairwisePort(flow, me)) for me in names]
-        batches = ShardSampler(open_source(self.spec), self.spec, names[0], (names[0],), {})
-        lead = PacedLead(self.spec, places[0], batches, CPU, lambda smaller: None, lambda: None, folder)
-        workers = [PacedWorker(self.spec, place, IdleSampler(), CPU, folder) for place in places[1:]]
-        for stage, pace_s in zip((lead, *workers), paces, strict=True):
-            stage.pace(pace_s)
-            assert stage.anchor.round == 0, "made before the first step"
-        threads = [threading.Thread(target=worker.step, args=(0, 0)) for worker in workers]
-        for thread in threads:
-            thread.start()
-        began = time.monotonic()
-        made = lead.step(0, 0)
-        seconds = time.monotonic() - began
-        for thread in threads:
-            thread.join()
-        return made.tokens / seconds
+        return speed_of_step(folder, self.spec, UplinkFlow(self.network), assignment, paces)
 
 
 def compare(folder: Path, plan: dict[str, Any], way: str) -> FoundHomes:

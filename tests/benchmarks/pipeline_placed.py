@@ -25,6 +25,7 @@ from peer.planning.placement.place import place
 from peer.planning.placement.stage_workload import StageWorkload
 from peer.planning.plan.cluster_cost import layout_of
 from peer.planning.plan.model_shape import shape_of
+from peer.schema.ipc import Assignment
 from peer.schema.spec import RunSpec, from_mapping
 from peer.training.data.open_source import open_source
 from peer.training.data.sampler import IdleSampler, ShardSampler
@@ -173,14 +174,21 @@ def _forecast(spec: RunSpec, network: Network, pipeline: Sequence[int], plan: di
 def _speed(folder: Path, spec: RunSpec, network: Network, homes: Sequence[str], plan: dict[str, Any]) -> float:
     """Tokens per second of one step."""
     folder.mkdir(parents=True)
-    flow = PairwiseFlow(network)
     assignment = choose_spans(layout_of(shape_of(spec), spec), in_order(homes), len(homes), 1, WIRE)
-    places = [StagePlace(assignment=assignment, me=me, port=PairwisePort(flow, me)) for me in homes]
-    batches = ShardSampler(open_source(spec), spec, homes[0], (homes[0],), {})
+    return speed_of_step(folder, spec, PairwiseFlow(network), assignment, [plan["forward_s"]] * len(homes))
+
+
+def speed_of_step(
+    folder: Path, spec: RunSpec, flow: PairwiseFlow, assignment: Assignment, paces_s: Sequence[float]
+) -> float:
+    """Tokens per second of one step of a cluster whose homes run in threads, each stage with a pace of its own."""
+    names = [holder.peer for holder in assignment.stages]
+    places = [StagePlace(assignment=assignment, me=me, port=PairwisePort(flow, me)) for me in names]
+    batches = ShardSampler(open_source(spec), spec, names[0], (names[0],), {})
     lead = PacedLead(spec, places[0], batches, CPU, lambda smaller: None, lambda: None, folder)
     workers = [PacedWorker(spec, place, IdleSampler(), CPU, folder) for place in places[1:]]
-    for stage in (lead, *workers):
-        stage.pace(plan["forward_s"])
+    for stage, pace_s in zip((lead, *workers), paces_s, strict=True):
+        stage.pace(pace_s)
         assert stage.anchor.round == 0, "made before the first step"
     threads = [threading.Thread(target=worker.step, args=(0, 0)) for worker in workers]
     for thread in threads:
