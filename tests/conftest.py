@@ -92,6 +92,12 @@ def pytest_sessionfinish() -> None:
     warm.Popen.parent.close()
 
 
+def pytest_unconfigure() -> None:
+    """pytest collects five times now, lest an error in a destructor be lost: what is loaded has none to lose."""
+    gc.collect()
+    gc.freeze()
+
+
 def leave_for_the_night(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What is marked `nightly` runs where it is asked for: by `-m`, or by the name of its file."""
     if "nightly" in config.option.markexpr or any(".py" in argument for argument in config.args):
