@@ -19,6 +19,7 @@ from peer.node.control.client import ControlClient, Reply, name_of, note_of
 from peer.schema.byte_text import format_bytes
 from tui.command_line import Argument, Option
 from tui.commands.options import PeerCommand, PeersCommand
+from tui.commands.run_end import end_lines
 from tui.folders import frozen_process, is_at_work, is_peers, peer_folders, quoted, unnote_folder
 from tui.processes.children import python_module
 from tui.processes.one_shot import answer
@@ -90,6 +91,7 @@ class SnoozeCommand(PeersCommand):
 
 def command(directory: Path, cmd: str) -> str:
     """Give a command to the peer of a run directory. Returns one line on what happens now. Raises Unreachable."""
+    _require_rounds_left(directory)
     if cmd == "leave" and not is_at_work(directory):
         raise Unreachable(f"{not_running(directory)}; {after_leaving(directory)}")
     reply = order(directory, cmd)
@@ -122,6 +124,7 @@ def snooze(directory: Path, hours: float, now: float) -> str:
     """Pause the peer for `hours`. Returns one line about it. Raises BadInput and Unreachable."""
     if not 0 < hours < float("inf"):
         raise BadInput(f"HOURS is {hours:g}; give how many hours the peer shall pause, as in: homefires snooze 3")
+    _require_rounds_left(directory)
     minutes = max(1, round(60 * hours))
     reply = order(directory, "snooze", minutes=minutes)
     until = clock(now + 60 * minutes, now)
@@ -170,6 +173,13 @@ def after_leaving(directory: Path) -> str:
         return f"come back with: homefires join {quoted(directory.absolute() / INVITE_FILE)} --dir {where}"
     again = f"its service starts it again at the next login or boot, or now with: systemctl --user start {unit}"
     return f"{again}; keep it from that with: homefires service remove --dir {quoted(directory)}"
+
+
+def _require_rounds_left(directory: Path) -> None:
+    """Raises Unreachable for a peer that has ended with its run: it has nothing to pause, and nothing to come back
+    to."""
+    if not is_at_work(directory) and (end := end_lines(directory)):
+        raise Unreachable("; ".join((f"{not_running(directory)}: its run is finished", *end)))
 
 
 def _keep(directory: Path, cmd: str, fields: Mapping[str, Any]) -> Reply:

@@ -119,7 +119,7 @@ def _ask(name: str, stdin: TextIO, screen: TextIO) -> str:
         if name in USUALLY:
             return usual
         raise BadInput(f"nobody can be asked here, since there is no terminal; add --{name}")
-    asked = textwrap.fill(f"{question} [{usual}]", columns(WIDTH) - 1, break_long_words=False, break_on_hyphens=False)
+    asked = _wrapped(f"{question} [{usual}]")
     while True:
         print(asked, end=" ", file=screen, flush=True)
         line = stdin.readline()
@@ -128,9 +128,14 @@ def _ask(name: str, stdin: TextIO, screen: TextIO) -> str:
         try:
             require_answer(name, answer := line.strip() or usual)
         except BadInput as error:
-            print(error, file=screen)
+            print(_wrapped(str(error)), file=screen)
         else:
             return answer
+
+
+def _wrapped(text: str) -> str:
+    """As wide as the terminal, with no line that ends in mid-word."""
+    return textwrap.fill(text, columns(WIDTH) - 1, break_long_words=False, break_on_hyphens=False)
 
 
 def require_answer(name: str, answer: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from peer.schema.byte_text import format_bytes
+from peer.schema.byte_text import format_bytes, format_line_rate
 from peer.schema.events import TransferProgressed
 
 MISSING = "N/A"
@@ -56,7 +56,7 @@ def format_line(bps: int) -> str:
     """A line's stated bandwidth: 18.4 Mbit/s."""
     from peer.planning.plan.peer_set import FASTEST_BPS  # loads numpy, which commands can do without
 
-    return f"{bps / 1e6:.3g} Mbit/s{' or more' if bps >= FASTEST_BPS else ''}"
+    return f"{format_line_rate(bps / 1e6)}{' or more' if bps >= FASTEST_BPS else ''}"
 
 
 def format_mbps(bps: float) -> str:

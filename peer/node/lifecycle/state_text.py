@@ -66,6 +66,8 @@ def _towards(life: Life) -> str:
     round, here = life.trainer.round + 1, life.round
     if isinstance(here.submission, Open):
         return f"towards round {round}"
+    if round == life.run.run.rounds and here.released != "overdue":
+        return f"its part of round {round}, the last one, is given"
     if here.released == "resumed":
         return f"towards round {round + 1}, since its part of round {round} is given"
     if here.released == "overdue":

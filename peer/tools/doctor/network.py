@@ -28,6 +28,7 @@ from dht.reach.dial_back import DialBack, port_of, request_dial_back
 from dht.streams.base import LEAST_MBPS, Asking
 from peer.network.link.network_stats import DIRECT, RELAYED, reach_of
 from peer.network.sync.run_discovery import ASK_TIMEOUT_S, MAX_SPEC_BYTES
+from peer.schema.byte_text import format_line_rate
 from peer.tools.doctor.check import Check, count, failed, one_line, passed, unknown, warned
 from peer.tools.doctor.credentials import KnownRun
 
@@ -238,7 +239,7 @@ def check_line(speeds: Sequence[Bandwidth]) -> Check:
 
 
 def _mbps(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.3g} Mbit/s"
+    return "unknown" if value is None else format_line_rate(value)
 
 
 # ---- all of it ----

@@ -20,6 +20,7 @@ from peer.planning.plan.peer_set import MAX_MEMBERS, Machine, uniform_peers, wor
 from peer.planning.plan.round_cost import RoundCost, predict, step_tokens
 from peer.planning.plan.run_needs import needs_of
 from peer.planning.plan.strategy_search import seconds
+from peer.schema.byte_text import format_line_rate
 from peer.schema.settings import PeerSettings
 from peer.schema.spec import RunSpec
 from peer.tools.doctor.check import Check
@@ -104,7 +105,7 @@ def _about_sync(spec: RunSpec, found: Measured, verdict: Verdict) -> str:
         return "seconds of sync per round unknown: the line was not measured"
     of = _per_round(verdict)
     meanwhile = ", in which it trains on" if spec.round.overlap == "streaming" else ""
-    up = f" at {found.upload_mbps:.3g} Mbit/s up" if found.upload_mbps is not None else ""
+    up = f" at {format_line_rate(found.upload_mbps)} up" if found.upload_mbps is not None else ""
     return f"sync takes about {seconds(verdict.sync_s)}{of}{up}{meanwhile}"
 
 

@@ -15,6 +15,8 @@ from dht.process import lock_directory
 from peer.node.control import saved_settings
 from peer.node.limits.desired_state import Desired, Intent
 from peer.node.store import elsewhere, start_blob
+from peer.schema.events import PeerStarted, PeerStopped
+from tests.tui.commands.test_run_end import committed, write
 from tui.cli import main
 from tui.folders import note_folder, peer_folders
 
@@ -49,6 +51,18 @@ def test_a_wish_is_kept_for_the_next_start(directory: Path, cmd: str, wish: Inte
     assert stat.S_IMODE((directory / saved_settings.WISH).stat().st_mode) == 0o600
     with lock_directory(directory):
         pass
+
+
+@pytest.mark.parametrize("words", [["pause"], ["resume"], ["finish"], ["leave"], ["snooze", "2"]])
+def test_after_the_end_of_its_run_a_peer_has_nothing_to_pause_or_to_come_back_to(
+    directory: Path, words: list[str], capsys: Said
+) -> None:
+    write(directory, PeerStarted(name="a", version="0", rounds=1), committed(1), PeerStopped(why="the run is finished"))
+    assert main([*words, "--dir", str(directory)]) == Unreachable.exit_code
+    said = capsys.readouterr().err
+    assert f"no peer runs in {directory}: its run is finished; talk to the model: homefires chat" in said
+    assert "come back" not in said
+    assert not (directory / saved_settings.WISH).exists()
 
 
 def test_a_snooze_is_kept_until_its_end(directory: Path, capsys: Said) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from peer.node.lifecycle.inputs_effects import Apply, Step, Submit
@@ -30,6 +32,13 @@ def test_steps_go_on_while_the_round_is_agreed(streams: Story) -> None:
     assert OfferContribution(NEXT) in streams.told
     assert [event.round for event in streams.all(RoundStarted)] == [0, 1]
     assert [event.round for event in streams.all(InnerProgressed)] == [0] * STEPS + [1] * (STEPS + 1) + [2]
+
+
+def test_after_its_part_of_the_last_round_a_peer_is_on_its_way_to_no_other() -> None:
+    run = spec(overlap="streaming", merge="rebase")
+    story = joined(dataclasses.replace(run, run=dataclasses.replace(run.run, rounds=1)))
+    story.turns(STEPS + 1)
+    assert story.why == "its part of round 1, the last one, is given"
 
 
 def test_what_came_before_the_anchor_is_given_at_once_when_it_is_enough(streams: Story) -> None:
