@@ -175,7 +175,7 @@ def _export(args: argparse.Namespace) -> int:
     from peer.tools.export.progress import ExportProgress
 
     progress = ExportProgress(lambda text: print(f"{EXPORTING}{text}", file=sys.stderr, flush=True))
-    print(export(args.dir, args.to, args.homes, args.what, args.push, progress))
+    print(export(args.dir, args.to, args.homes, args.what, args.push, progress, args.gguf))
     return 0
 
 
@@ -288,6 +288,8 @@ def _parser() -> argparse.ArgumentParser:
     exporting.add_argument("--homes", type=Path, nargs="+", default=[], metavar="DIR", help=text)
     text = "of a run from a model: default merged, where it trains an adapter"
     exporting.add_argument("--what", choices=("adapter", "merged", "base"), help=text)
+    text = "also one file for llama.cpp and Ollama, with 4, 2 or about 1 byte per parameter (needs homefires[gguf])"
+    exporting.add_argument("--gguf", choices=("f32", "f16", "q8_0"), help=text)
     exporting.add_argument("--push", default="", metavar="OWNER/NAME", help="and to huggingface.co, with your login")
     chatting = command("chat", _chat, "answer standard input with the model in a folder")
     chatting.add_argument("dir", type=Path, help="of a peer, a checkpoint, or an export")

@@ -25,6 +25,7 @@ EXPORT_S = AUDIT_S = 3600.0
 PUSH_S = CHAT_S = 86_400.0
 """The time limit for an upload, and for a conversation."""
 WHAT = ("adapter", "merged", "base")
+DIGITS = ("f32", "f16", "q8_0")
 TRACKERS = ("tensorboard",)
 AUDITED = "audited round"
 """The beginning of a line with the progress of an audit."""
@@ -56,6 +57,13 @@ class ExportCommand(ChildCommand):
         ),
     ] = ""
     push: Annotated[str, Option("also upload it to this public repository at huggingface.co", "OWNER/NAME")] = ""
+    gguf: Annotated[
+        str,
+        Option(
+            "also one file for llama.cpp and Ollama, with 4, 2 or about 1 byte per parameter (needs homefires[gguf])",
+            choices=DIGITS,
+        ),
+    ] = ""
     homes: Annotated[tuple[Path, ...], Option("for a cluster: the folders of its other homes", "DIR", many=True)] = ()
 
     def run(self) -> int:

@@ -23,6 +23,7 @@ from peer.schema.architectures import MAY_SEE
 from peer.schema.byte_text import format_bytes
 from peer.schema.events import Evaluated, RoundCommitted, read_events
 from peer.schema.spec import RunSpec, dump, load
+from peer.tools.export import gguf_file
 from peer.tools.export.card import MEASURED, CardFacts, What, measured_page, model_card
 from peer.tools.export.hub_upload import push, require_login
 from peer.tools.export.progress import ExportProgress
@@ -40,7 +41,7 @@ SPARE_BYTES = 64 << 20
 
 def export(
     directory: Path, to: Path | None, homes: Sequence[Path] = (), what: What | None = None, push_to: str = "",
-    progress: ExportProgress | None = None,
+    progress: ExportProgress | None = None, gguf: gguf_file.Digits | None = None,
 ) -> str:  # fmt: skip
     """Write the anchor at the head of the run in `directory` to the folder `to`; a sentence that says what is where.
 
@@ -48,13 +49,14 @@ def export(
     written if nobody says), or the model from which the run starts. Where `directory` is the folder of a home of a
     cluster, `homes` are those of the others, and the anchor is the newest that all have. Peers may be stopped or at
     work. The folder appears whole or not at all; by default it is `directory`/export-round-N. `push_to` is a repository
-    at huggingface.co to which it goes as well. Raises BadInput, RunMismatch, Unreachable, DiskFull.
+    at huggingface.co to which it goes as well; with `gguf` a GGUF file lies among the others. Raises BadInput,
+    RunMismatch, Unreachable, DiskFull.
     """
     progress = progress or ExportProgress()
     if push_to:
         require_login(push_to)
     spec = spec_in(directory)
-    _require_fits(what, spec)
+    _require_fits(what, spec, gguf)
     chain = read_chain(directory, spec)
     joined: OuterState | None = None
     if homes or read_held(directory) is not None:
@@ -65,6 +67,8 @@ def export(
     what = what or (None if spec.adapter is None else "merged")
     _require_free(out)
     require_start(spec)
+    if gguf is not None:
+        gguf_file.vocabulary_of(tokenizer_of(spec).for_transformers(spec.model.context), 0)
     model = build(unpacked(spec))
     flat = FlatParameters(model)
     with progress.during(f"reading the chain up to round {chain.head.round}"):
@@ -73,7 +77,7 @@ def export(
     flat.copy_layers(anchor.theta)
     shaped = _shaped(model, spec, what)
     parameters = flat.size if what == "adapter" else sum(value.numel() for value in shaped.parameters())
-    _require_room(out.parent, parameters)
+    _require_room(out.parent, parameters * (4 if gguf is None else 8))
     tally = _tally(chain, spec, [layer.size for layer in flat.layers])
     facts = CardFacts(
         spec=spec, chain=chain, tally=tally, state=anchor.state_digest(), state_checked=checked,
@@ -81,7 +85,7 @@ def export(
     )  # fmt: skip
     pages = {"README.md": model_card(facts)} | ({} if what == "base" else {MEASURED: measured_page(facts)})
     with progress.during(f"writing {parameters:,} parameters to {out}"):
-        _write(out, spec, shaped, pages)
+        _write(out, spec, shaped, pages, gguf)
     name = f"the {what} of round {chain.head.round}" if what == "adapter" else f"round {chain.head.round}"
     if what == "base":
         name = "the model from which the run starts,"
@@ -125,7 +129,11 @@ def require_start(spec: RunSpec) -> None:
     start_blob.require_intact(spec.start.digest)
 
 
-def _require_fits(what: What | None, spec: RunSpec) -> None:
+def _require_fits(what: What | None, spec: RunSpec, gguf: gguf_file.Digits | None) -> None:
+    if gguf is not None:
+        gguf_file.require_convertible(spec)
+        if what == "adapter":
+            raise BadInput("--gguf writes a whole model; leave --what adapter away, or name merged or base")
     if what in ("adapter", "merged") and spec.adapter is None:
         raise BadInput(f"{spec.run.name} trains the whole model, without an adapter; leave --what {what} away")
     if what == "base" and spec.start is None:
@@ -149,12 +157,12 @@ def _require_free(out: Path) -> None:
         raise BadInput(f"{out} exists already; name a new folder with --to")
 
 
-def _require_room(folder: Path, parameters: int) -> None:
+def _require_room(folder: Path, model_bytes: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    model, free = 4 * parameters, shutil.disk_usage(folder).free
-    if free < model + SPARE_BYTES:
+    free = shutil.disk_usage(folder).free
+    if free < model_bytes + SPARE_BYTES:
         raise DiskFull(
-            f"{folder} has room for {format_bytes(free)}; the model takes {format_bytes(model)}, and "
+            f"{folder} has room for {format_bytes(free)}; the model takes {format_bytes(model_bytes)}, and "
             f"what lies beside it up to {format_bytes(SPARE_BYTES)}"
         )
 
@@ -201,7 +209,7 @@ def _evaluations(chain: Chain) -> dict[int, Evaluated]:
     return dict(sorted(found.items()))
 
 
-def _write(out: Path, spec: RunSpec, model: nn.Module, pages: Mapping[str, str]) -> None:
+def _write(out: Path, spec: RunSpec, model: nn.Module, pages: Mapping[str, str], gguf: gguf_file.Digits | None) -> None:
     quiet: Any = transformers_logging.disable_progress_bar  # not annotated by transformers
     quiet()
     tokenizer = tokenizer_of(spec)
@@ -209,7 +217,12 @@ def _write(out: Path, spec: RunSpec, model: nn.Module, pages: Mapping[str, str])
     with raising_disk_full(out.parent), tempfile.TemporaryDirectory(dir=out.parent, prefix=".export-") as scratch:
         folder = Path(scratch) / "model"
         _save_model(folder, model, tokenizer, spec)
-        tokenizer.for_transformers(spec.model.context).save_pretrained(folder)
+        published = tokenizer.for_transformers(spec.model.context)
+        published.save_pretrained(folder)
+        if gguf is not None:
+            generation = generation_of(spec, tokenizer)
+            path = folder / gguf_file.FILE.format(digits=gguf)
+            gguf_file.write(path, model, spec.run.name, published, generation, gguf)
         (folder / "spec.toml").write_text(dump(spec))
         for name, text in pages.items():
             (folder / name).write_text(text, encoding="utf-8")

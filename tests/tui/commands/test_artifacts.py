@@ -68,7 +68,7 @@ def test_what_is_exported_and_to_where_is_passed_on(
     """An upload has a day, not an hour."""
     seen = program(monkeypatch, "import select; select.select([], [], [], 0.3); print('it is there')")
     monkeypatch.setattr(tui.commands.artifacts, "EXPORT_S", 0.1)
-    words = ["--what", "adapter", "--push", "me/mine"]
+    words = ["--what", "merged", "--push", "me/mine", "--gguf", "f16"]
     assert main(["export", str(tmp_path), *words, "--homes", "b"]) == 0
     assert capsys.readouterr().out == "it is there\n"
     assert seen == ["peer", "export", str(tmp_path), *words, "--homes", "b"]
