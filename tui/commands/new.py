@@ -6,7 +6,6 @@ import copy
 import os
 import re
 import sys
-import textwrap
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +23,7 @@ from peer.schema.spec_fields import HUB_NAME, MOST_FOUNDERS, MOST_ROUNDS
 from tui.command_line import Argument, Command, Option
 from tui.data_page import format_in, inspected, require_sound
 from tui.spec_choice import Sets, adopt, is_to_adopt, lay_over
-from tui.terminal import columns
+from tui.terminal import columns, wrapped
 from tui.text.units import count
 
 if TYPE_CHECKING:
@@ -90,7 +89,10 @@ class NewCommand(Command):
         path = self.to or Path(f"{spec.run.name}.toml")
         _require_new(path)
         write_atomic(path, dump(spec).encode())
-        print("\n".join([*about(spec, cost, wishes), f"written to {path}; start it with: homefires bootstrap {path}"]))
+        print(*(wrapped(line, WIDTH) for line in about(spec, cost)), sep="\n")
+        if spec.data.source == "files":
+            print(f"each volunteer says where the text lies: --set data_path={wishes.data}")
+        print(f"written to {path}; start it with: homefires bootstrap {path}")
         return 0
 
     def _settled(self, name: str, follow: Callable[[NewCommand], Found]) -> tuple[NewCommand, Found]:
@@ -106,7 +108,7 @@ class NewCommand(Command):
             except (BadInput, Unreachable) as error:
                 if isinstance(error, BadSpec) and self.sets:
                     raise  # no other answer mends a value of --set
-                print(_wrapped(printable(str(error))), file=sys.stderr)
+                print(wrapped(printable(str(error)), WIDTH), file=sys.stderr)
 
 
 def _require_new(path: Path) -> None:
@@ -135,7 +137,7 @@ def _ask(name: str, stdin: TextIO, screen: TextIO) -> str:
         if name in USUALLY:
             return usual
         raise BadInput(f"nobody can be asked here, since there is no terminal; add --{name}")
-    asked = _wrapped(f"{question} [{usual}]")
+    asked = wrapped(f"{question} [{usual}]", WIDTH)
     while True:
         print(asked, end=" ", file=screen, flush=True)
         line = stdin.readline()
@@ -144,14 +146,9 @@ def _ask(name: str, stdin: TextIO, screen: TextIO) -> str:
         try:
             require_answer(name, answer := line.strip() or usual, "the answer")
         except BadInput as error:
-            print(_wrapped(str(error)), file=screen)
+            print(wrapped(str(error), WIDTH), file=screen)
         else:
             return answer
-
-
-def _wrapped(text: str) -> str:
-    """As wide as the terminal, with no line that ends in mid-word."""
-    return textwrap.fill(text, columns(WIDTH) - 1, break_long_words=False, break_on_hyphens=False)
 
 
 def require_answer(name: str, answer: str, called: str) -> None:
@@ -293,7 +290,7 @@ def _rounds_of(time: str, round_s: float, called: str) -> int:
 # ---- in words ----
 
 
-def about(spec: RunSpec, cost: RoundCost, wishes: NewCommand) -> list[str]:
+def about(spec: RunSpec, cost: RoundCost) -> list[str]:
     """A description of the run and what it needs, one line each."""
     from peer.planning.plan.peer_set import HOME_FLOPS
     from peer.planning.plan.run_needs import memory_words, needs_of, traffic_words
@@ -305,9 +302,8 @@ def about(spec: RunSpec, cost: RoundCost, wishes: NewCommand) -> list[str]:
     of_what = f"{trained} of {spec.start.model}" if spec.start else f"{trained}, random to begin with"
     if spec.adapter is not None and spec.start is not None:
         of_what = f"an adapter of {trained} beside {spec.start.model}"
-    folder = f"\neach volunteer says where the text lies: --set data_path={wishes.data}"
     return [
-        f"{spec.run.name}: trains {of_what}, context {spec.model.context}{folder * (spec.data.source == 'files')}",
+        f"{spec.run.name}: trains {of_what}, context {spec.model.context}",
         f"memory of a peer: {memory_words(needs)}",
         f"a round: about {seconds(cost.round_s)} with homes of {HOME_FLOPS / 1e12:.0f} TFLOP/s on 20 Mbit/s; "
         f"{traffic_words(needs)}",

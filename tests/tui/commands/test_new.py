@@ -82,14 +82,16 @@ def test_a_file_that_is_no_text_is_refused_before_an_answer_is_lost(
     assert "all of it is 1 token, and a window has 65" in said
 
 
-def test_a_question_breaks_between_words(
+def test_a_question_and_the_forecast_break_between_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setattr(sys, "stdin", Terminal("tiny\n\n\n200\n\n"))
     assert main(["new"]) == 0
-    assert max(map(len, capsys.readouterr().err.splitlines())) < 120, "two questions share a line of what was typed"
+    told = capsys.readouterr()
+    assert max(map(len, told.err.splitlines())) < 120, "two questions share a line of what was typed"
+    assert max(map(len, told.out.splitlines()[:-1])) <= 60, "the last line is a command, to be copied whole"
 
 
 @pytest.mark.outside
