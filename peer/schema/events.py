@@ -79,10 +79,12 @@ class InviteIssued(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class BoardSeen(Event):
-    """A bootstrap node sees `present` peers on its board, most of them at anchor `round`: None before there is one."""
+    """A bootstrap node sees `present` peers on its board, most of them at anchor `round`: None before there is one.
+    The run waits for `missing` more peers to begin."""
 
     present: int
     round: int | None = None
+    missing: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

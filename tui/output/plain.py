@@ -189,7 +189,8 @@ class PlainOutput(Output):
 
     def _where(self, board: BoardSeen) -> str:
         if board.round is None:
-            return "the run has not begun"
+            missing = f", and waits for {count(board.missing, 'more peer')}" if board.missing else ""
+            return f"the run has not begun{missing}"
         rounds = self._rounds or self._swarm.rounds
         if rounds and board.round >= rounds:
             return f"{self._round(board.round)}, the run is finished"
