@@ -51,8 +51,11 @@ NAMED_SETTING = re.compile(r"(memory_gb) is ([\d.]+),")
 
 
 def standing_alerts(swarm: SwarmState) -> list[LogEntry]:
-    """Warnings and errors of what is not mended yet, as far as anybody can know that; the oldest first."""
-    return [entry for entry in swarm.entries if entry.level != "info" and not _is_mended(swarm, entry)]
+    """Warnings and errors of what is not mended yet, as far as anybody can know that; the oldest first, and of equal
+    ones the newest."""
+    standing = [entry for entry in swarm.entries if entry.level != "info" and not _is_mended(swarm, entry)]
+    newest = {(entry.peer, entry.code, entry.text): entry for entry in standing}
+    return [entry for entry in standing if newest[entry.peer, entry.code, entry.text] is entry]
 
 
 def _is_mended(swarm: SwarmState, entry: LogEntry) -> bool:

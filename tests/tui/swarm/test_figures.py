@@ -243,6 +243,13 @@ def test_a_pause_is_no_alert_any_more_once_the_peer_trains() -> None:
     assert figures.standing_alerts(noted) == [entry]
 
 
+def test_of_equal_alerts_the_newest_stands() -> None:
+    swarm = swarm_of(3)
+    entry = LogEntry(t=START, level="warning", peer=peer_id(2), code="NO_NODE", text="the node does not answer")
+    again, other = replace(entry, t=START + 9.0), replace(entry, t=START + 5.0, peer=peer_id(3))
+    assert figures.standing_alerts(replace(swarm, entries=(entry, other, again))) == [other, again]
+
+
 def test_a_setting_that_is_another_now_is_no_alert() -> None:
     swarm = swarm_of(3)
     text = "memory_gb is 0.5, and a peer takes about 800 MB with the least model; allow it more"
