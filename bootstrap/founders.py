@@ -103,7 +103,10 @@ class GenesisFile:
             raise BadInput(f"{self._path} is damaged: {error}; restore it from a copy, or start a new run") from error
         genesis = genesis_in(record, self._run, self._identity.peer_id)
         if genesis is None:
-            raise RunMismatch(f"{self._path} is the genesis of another run or organiser; use another folder")
+            raise RunMismatch(
+                f"{self._path} is the genesis of another run or organiser: the spec was changed since, or the key; go "
+                "on with the spec as it was, or begin another run in another folder"
+            )
         return genesis
 
 

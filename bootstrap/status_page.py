@@ -66,10 +66,17 @@ class Health:
         if (round := _round_of(seen)) >= 0:
             self._round = round
         self._metrics.set(peers_seen=len(heads), round=self._round)
-        told = BoardSeen(present=len(heads), round=self._round if self._round >= 0 else None)
+        told = BoardSeen(
+            present=len(heads), round=self._round if self._round >= 0 else None, missing=self._missing
+        )  # fmt: skip
         if told != self._told:
             self._told = told
             self._report(told)
+
+    @property
+    def _missing(self) -> int:
+        """For how many peers the run waits before it begins."""
+        return 0 if self._has_begun else max(0, self._run.founders - self._here)
 
     def pages(self) -> Pages:
         return {"/": self._page, "/health.json": self._json, "/metrics": self._measure}
@@ -97,9 +104,9 @@ class Health:
 
 def html_of(known: Mapping[str, Any]) -> str:
     """The page for people."""
-    began = (
-        "yes" if known["has_begun"] else f"no, {known['founders_here']} of {known['founders_needed']} founders are here"
-    )
+    missing = max(0, known["founders_needed"] - known["founders_here"])
+    waiting = f"waits for {missing} more of {known['founders_needed']} first peers; it then begins by itself"
+    began = "yes" if known["has_begun"] else waiting
     facts = {
         "begun": began, "round of most peers": _round_in_words(known), "peers on the board": len(known["peers"]),
         "up for": _duration(known["uptime_s"]), "invites printed": known["invites_issued"],

@@ -88,7 +88,7 @@ def raising_disk_full(folder: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        raise DiskFull(f"the disk that holds {folder} is full") from error
+        raise DiskFull(f"the disk that holds {folder.absolute()} is full") from error
 
 
 @contextmanager

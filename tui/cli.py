@@ -85,6 +85,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return exit_code
     except KeyboardInterrupt:
+        if sys.stderr.isatty():
+            print(file=sys.stderr)  # a question, and the terminal's ^C behind it, stand on the line of the next prompt
         return 130
     except BrokenPipeError:
         return _end_in_silence()

@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 import termios
+import textwrap
 from collections.abc import Mapping
 from typing import TextIO
 
@@ -34,6 +35,11 @@ def require_terminal() -> None:
 def columns(most: int) -> int:
     """The cells of a line on this terminal, at most `most`; `most` without a terminal."""
     return min(most, shutil.get_terminal_size((most, 24)).columns)
+
+
+def wrapped(text: str, most: int) -> str:
+    """As wide as the terminal, with no line that ends in mid-word."""
+    return textwrap.fill(text, columns(most), break_long_words=False, break_on_hyphens=False)
 
 
 def is_gone(stream: TextIO) -> bool:

@@ -79,10 +79,11 @@ class InviteIssued(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class BoardSeen(Event):
-    """A bootstrap node sees `present` peers on its board, most of them at anchor `round`: None before there is one."""
+    """A bootstrap node sees `present` peers, most of them at anchor `round`, or waits for `missing` more to begin."""
 
     present: int
     round: int | None = None
+    missing: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -343,8 +344,7 @@ class ClusterFormed(Event):
     """Told by every home of a cluster when it begins to train: whose lead it is, and what each home holds.
 
     `stages` has a row for each in model order: its `peer`, the numbers of its `first` and `last` layer, and `layers` in
-    words.
-    """
+    words."""
 
     epoch: int
     lead: str

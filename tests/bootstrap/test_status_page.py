@@ -33,7 +33,7 @@ def test_before_the_run_begins_it_says_who_is_missing(tmp_path: Path) -> None:
     known = found.known(1060.0)
     assert (known["founders_here"], known["founders_needed"], known["has_begun"], known["round"]) == (2, 3, False, -1)
     assert known["uptime_s"] == 60
-    assert "no, 2 of 3 founders are here" in html_of(known)
+    assert "waits for 1 more of 3 first peers; it then begins by itself" in html_of(known)
 
 
 def test_events_are_counted_and_the_newest_alerts_shown(tmp_path: Path) -> None:
@@ -66,9 +66,20 @@ def test_the_console_is_told_when_the_board_changes(tmp_path: Path) -> None:
     """Of whoever is there what the JSON counts, and nothing twice."""
     told: list[Event] = []
     found = health(tmp_path, told.append)
-    for heads in ({}, {"p1": head(-1)}, {"p1": head(7), "p2": head(7)}, {"p1": head(7), "p2": head(7)}):
+    for here, heads in (
+        (0, {}),
+        (1, {"p1": head(-1)}),
+        (1, {"p1": head(7), "p2": head(7)}),
+        (1, {"p1": head(7), "p2": head(7)}),
+    ):
+        found.found(here)
         found.see(heads)
-    assert told == [BoardSeen(present=0), BoardSeen(present=1), BoardSeen(present=2, round=7)]
+    found.begin(7)
+    found.see({"p1": head(7)})
+    assert told == [
+        BoardSeen(present=0, missing=3), BoardSeen(present=1, missing=2), BoardSeen(present=2, round=7, missing=2),
+        BoardSeen(present=1, round=7),
+    ]  # fmt: skip
 
 
 def test_who_looks_when_all_have_gone_hears_where_the_run_is(tmp_path: Path) -> None:

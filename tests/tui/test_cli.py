@@ -16,6 +16,7 @@ from dht.identity import Identity
 from dht.invite import issue
 from peer.schema.events import EventLine, PeerStarted, format_line
 from peer.testing.child_process import HANG_S
+from tests.tui.terminals import Terminal
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = (
@@ -68,6 +69,18 @@ def test_help_answers_at_once(command: str) -> None:
         if took_s < allowed_s:
             return
     pytest.fail(f"{took_s:.2f} s at last, allowed are {allowed_s:.2f} s")
+
+
+def test_an_interrupt_at_a_question_leaves_the_prompt_a_line_of_its_own(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    asked = Terminal([sys.executable, "-m", "tui", "new", str(tmp_path / "run.toml")], environment)
+    try:
+        asked.wait_for("[smollm2-135m-code] ")
+        asked.press("\x03")
+        assert asked.finish() == 130
+        assert asked.text.endswith("\n"), asked.text
+    finally:
+        asked.close()
 
 
 def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,7 +23,7 @@ from peer.tools.watch.run_facts import facts
 from peer.training.model.footprint import describe
 from tui.cli import main
 from tui.commands.consent import describe as consent_screen
-from tui.commands.new import NewCommand, _cost_of, about
+from tui.commands.new import _cost_of, about
 
 BYTES = r"([\d.,]+ (?:B|kB|MB|GB|TB))"
 Said = dict[str, dict[str, str]]
@@ -53,7 +53,7 @@ def test_all_commands_say_the_same_of_one_run(tmp_path: Path, capsys: pytest.Cap
     note(said, "plan", page, peers=r"each of (\d+) peers sends")
     on_device = {"device": rf"{BYTES} on the device that trains", "main": rf"trains, {BYTES} beside"}
     among = {"peers": r"(\d+) peers", "sent": rf"sends {BYTES}"}
-    note(said, "new", "\n".join(about(spec, _cost_of(spec), NewCommand())), **on_device, **among)
+    note(said, "new", "\n".join(about(spec, _cost_of(spec))), **on_device, **among)
     note(said, "bootstrap", describe(spec), **on_device, **among)
     told = facts("run", Identity.from_seed(b"o" * 32).peer_id, spec, None)
     screen = "\n".join(consent_screen(told, tmp_path))
@@ -71,10 +71,13 @@ def test_all_commands_say_the_same_of_one_run(tmp_path: Path, capsys: pytest.Cap
 
 def test_a_run_from_new_is_not_called_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "run.toml"
-    answers = {"--model": "micro", "--data": "stdlib", "--who": "everybody", "--time": "100"}
+    answers = {"--model": "tiny", "--data": "stdlib", "--who": "everybody", "--time": "100"}
     assert main(["new", *(word for pair in answers.items() for word in pair), str(path)]) == 0
     assert tomllib.loads(path.read_text())["run"]["rounds"] == 100
     assert main(["plan", str(path), "--peers", "2", "--upload", "20"]) == 0
     page = capsys.readouterr().out
     assert "the spec as it stands makes less of the time" in page
     assert "= lost" not in page
+    assert main(["plan", str(path), "--peers", "2", "--upload", "20", "--step-s", "2.5"]) == 0
+    page = " ".join(capsys.readouterr().out.split())
+    assert "2 is next (the spec as it stands): none instead of layerwise: as good within 0.05%" in page

@@ -26,6 +26,7 @@ from tui.data_page import inspected, require_sound
 from tui.folders import AGREED, is_at_work, note_folder
 from tui.processes.children import python_module, repeated
 from tui.processes.one_shot import answer
+from tui.terminal import columns, wrapped
 
 if TYPE_CHECKING:
     from tui.commands.join import JoinCommand
@@ -36,7 +37,7 @@ INTRODUCE_S = 120.0
 NOT_JOINED = "not joined; nothing was trained, and nothing is kept"
 YES = ("y", "yes")
 WIDTH, NAMES = 79, 14
-"""The columns of the screen, and of the name before each line."""
+"""The most columns of the screen, and of the name before each line."""
 
 Introduce = Callable[[str, Sequence[str]], Mapping[str, Any]]
 """Called with an invite and further addresses; returns the description of the run."""
@@ -86,7 +87,8 @@ def _ask(
         )
     many, named = len(invite.addrs), " and the peers you named" if join.peers else ""
     asked = f"{many} address{'es' if many != 1 else ''} of the invite{named}"
-    print(f"asking {asked} what the run is; whoever answers sees your IP address", file=screen, flush=True)
+    asking = wrapped(f"asking {asked} what the run is; whoever answers sees your IP address", WIDTH)
+    print(asking, file=screen, flush=True)
     told = introduce(join.invite, join.peers)
     ways = [] if is_decided else told["ways"]
     for line in [*describe(told, join.place()), *([] if is_decided else lacking(told))]:
@@ -131,7 +133,7 @@ def _ask_folder(told: Mapping[str, Any], stdin: TextIO, screen: TextIO) -> Path:
         try:
             _look_at(str(folder), told["spec"], screen)
         except BadInput as error:
-            print(printable(str(error)), file=screen)
+            print(wrapped(printable(str(error)), WIDTH), file=screen)
         else:
             return folder
 
@@ -140,7 +142,7 @@ def _look_at(data_path: str, spec: str, screen: TextIO) -> None:
     """Show what the files contain. Raises BadInput if nobody can train on them."""
     found = inspected(spec, data_path)
     for each in found:
-        print(*each.lines(WIDTH), "", sep="\n", file=screen)
+        print(*each.lines(columns(WIDTH)), "", sep="\n", file=screen)
     require_sound(found)
 
 
@@ -220,14 +222,14 @@ def lacking(told: Mapping[str, Any]) -> list[str]:
     if told["lacking_bytes"] is None:
         return []
     has, needs, ways = format_bytes(told["lacking_bytes"]), format_bytes(told["device_bytes"]), told["ways"]
-    head = f"  GPU memory here comes to {has}, and training the whole model takes {needs}."
+    head = wrapped(f"  GPU memory here comes to {has}, and training the whole model takes {needs}.", WIDTH)
     rows = [
         f"{number}  {way['words']}: about {way['tokens_per_s']:,.0f} tokens/s (--set {way['setting']})"
         for number, way in enumerate(ways, start=1)
     ]
     if any(way["setting"].startswith("stages=") for way in ways):
         rows.append("or a stage in the cluster of a friend: join again with --cluster and the line that you get")
-    indented = partial(textwrap.wrap, width=WIDTH, initial_indent="    ", subsequent_indent=" " * 7)
+    indented = partial(textwrap.wrap, width=columns(WIDTH), initial_indent="    ", subsequent_indent=" " * 7)
     told_ways = [line for row in rows for line in indented(row)] or ["    There is no other way for it to train."]
     return [head, *told_ways, ""]
 
@@ -235,7 +237,11 @@ def lacking(told: Mapping[str, Any]) -> list[str]:
 def _row(name: str, text: str) -> list[str]:
     indent = " " * (NAMES + 2)
     return textwrap.wrap(
-        f"  {name:<{NAMES}}{text}", WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        f"  {name:<{NAMES}}{text}",
+        columns(WIDTH),
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
     )
 
 

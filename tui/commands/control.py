@@ -167,10 +167,17 @@ def not_running(directory: Path) -> str:
 
 def after_leaving(directory: Path) -> str:
     """What follows after a peer has left, and how to change that."""
+    if again := _service_words(directory):
+        return again
+    where = quoted(directory.absolute())
+    return f"come back with: homefires join {quoted(directory.absolute() / INVITE_FILE)} --dir {where}"
+
+
+def _service_words(directory: Path) -> str:
+    """That a service starts the peer again, and how to keep it from that; empty without one."""
     unit = unit_name(directory)
     if unit not in UserUnits().names():
-        where = quoted(directory.absolute())
-        return f"come back with: homefires join {quoted(directory.absolute() / INVITE_FILE)} --dir {where}"
+        return ""
     again = f"its service starts it again at the next login or boot, or now with: systemctl --user start {unit}"
     return f"{again}; keep it from that with: homefires service remove --dir {quoted(directory)}"
 
@@ -179,7 +186,8 @@ def _require_rounds_left(directory: Path) -> None:
     """Raises Unreachable for a peer that has ended with its run: it has nothing to pause, and nothing to come back
     to."""
     if not is_at_work(directory) and (end := end_lines(directory)):
-        raise Unreachable("; ".join((f"{not_running(directory)}: its run is finished", *end)))
+        said = (f"{not_running(directory)}: its run is finished", *end, _service_words(directory))
+        raise Unreachable("; ".join(filter(None, said)))
 
 
 def _keep(directory: Path, cmd: str, fields: Mapping[str, Any]) -> Reply:

@@ -52,6 +52,8 @@ FINGERPRINT = "FINGERPRINT"
 """The code with which a bootstrap node reports its organiser's fingerprint; a demo hides it, since nobody else
 joins."""
 
+QUIET_S = 1.0
+"""The time without a word after which a person hears what is waited for."""
 BOOTSTRAP_S = 60.0
 """The time in which the bootstrap node must have issued its invite."""
 
@@ -222,14 +224,17 @@ class DemoRun:
                 self.fault = f"nothing was committed after round {self.swarm.round} for {limit_s:.0f} s"
 
     def _await_invite(self) -> None:
-        deadline, ended = time.monotonic() + BOOTSTRAP_S, list[ChildProcess]()
+        began, ended, is_told = time.monotonic(), list[ChildProcess](), False
         while not self._has_invite and not self.children.interrupts:
+            if not is_told and time.monotonic() > began + QUIET_S:
+                is_told = True
+                self.output.say("the bootstrap node and the peers load their libraries, which takes some seconds")
             match self._next():
                 case ChildExited(child=child) if child is self._bootstrap:
                     raise error_of(child)
                 case ChildExited(child=child):
                     ended.append(child)
-            if time.monotonic() > deadline:
+            if time.monotonic() > began + BOOTSTRAP_S:
                 raise Unreachable(f"the bootstrap node issued no invite within {BOOTSTRAP_S:.0f} s")
         for child in ended:
             self._check_founder(child)
@@ -249,10 +254,11 @@ class DemoRun:
                     self._has_invite = True
                 if isinstance(line.event, AlertRaised) and line.event.code != FINGERPRINT:
                     self.output.say(f"bootstrap: {line.event.level}: {line.event.text}")
-            case EventPrinted(line=line):
+            case EventPrinted(child=child, line=line):
                 self.swarm = apply(self.swarm, line)
                 with raising_disk_full(self.directory):  # flushed: whoever follows the file sees it
                     print(format_line(line), file=self.merged, flush=True)
+                self.output.call(line.peer, child.name)
                 self.output.show(line)
             case ChildExited(child=child):
                 self._note_end(child)

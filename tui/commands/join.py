@@ -136,8 +136,10 @@ def _require_limit(option: str, limit: str) -> None:
 
 
 def run_join(join: JoinCommand, output: Output) -> int:
-    """Take part in the run of the invite until interrupted. Raises BadInvite before anything is started."""
+    """Take part in the run of the invite until interrupted. Raises BadInvite and DirectoryBusy before anything is
+    started."""
     directory = join.place()
+    require_free(directory)
     invite = parse_for(directory, join.invite, time.time())
     output.say(f"joining {invite.run} of organiser {invite.organiser}; data in {directory}; Ctrl-C leaves")
     log = directory / "peer.log"

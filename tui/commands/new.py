@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 import sys
-import textwrap
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypeVar
 
 from dht.atomic_files import write_atomic
-from dht.errors import BadInput
+from dht.errors import BadInput, BadSpec, Unreachable
+from peer.schema.events import printable
 from peer.schema.model_layers import ADAPTED
 from peer.schema.settings import PeerSettings
 from peer.schema.spec import DRAFTS, SHIPPED, RunSpec, dump, from_mapping, parse_tables, read_text
@@ -22,7 +23,7 @@ from peer.schema.spec_fields import HUB_NAME, MOST_FOUNDERS, MOST_ROUNDS
 from tui.command_line import Argument, Command, Option
 from tui.data_page import format_in, inspected, require_sound
 from tui.spec_choice import Sets, adopt, is_to_adopt, lay_over
-from tui.terminal import columns
+from tui.terminal import columns, wrapped
 from tui.text.units import count
 
 if TYPE_CHECKING:
@@ -44,16 +45,17 @@ QUESTIONS = {
         "which begins with random numbers",
         "smollm2-135m-code",
     ),
+    "friends": ("How many peers begin it? The run waits for so many; more may come at any time", "2"),
+    "who": ("Who may join? everybody, or invited: those to whom you give an invite with a token", "everybody"),
+    "time": ("How long? A time such as 12h or 7d, or a number of rounds", "7d"),
     "data": (
         "Which data? stdlib (the source of Python), a folder of text that each volunteer has, or OWNER/NAME of a data "
         "set at huggingface.co",
         "stdlib",
     ),
-    "friends": ("How many peers begin it? The run waits for so many; more may come at any time", "2"),
-    "who": ("Who may join? everybody, or invited: those to whom you give an invite with a token", "everybody"),
-    "time": ("How long? A time such as 12h or 7d, or a number of rounds", "7d"),
 }
-"""For each option, the question and its default answer."""
+"""For each option, the question and its default answer. The data come last: with all else they can be looked at."""
+Found = TypeVar("Found")
 USUALLY = ("friends",)
 """Questions whose default answer is taken where nobody can be asked."""
 
@@ -77,20 +79,36 @@ class NewCommand(Command):
     def run(self) -> int:
         if self.to is not None:
             _require_new(self.to)
-        given = {name: getattr(self, name) for name in QUESTIONS}
-        for name, answer in given.items():
-            if answer:
-                require_answer(name, answer)
-        answers: dict[str, Any] = {name: given[name] or _ask(name, sys.stdin, sys.stderr) for name in QUESTIONS}
-        wishes = replace(self, **answers)
-        spec, cost = made(wishes)
+        for name in QUESTIONS:
+            if answer := getattr(self, name):
+                require_answer(name, answer, f"--{name}")
+        wishes, table = self._settled("model", lambda wishes: _with_model(wishes.model, wishes.sets))
+        for name in ("friends", "who", "time"):
+            wishes, _ = wishes._settled(name, lambda wishes: None)
+        wishes, (spec, cost) = wishes._settled("data", lambda wishes: made(wishes, table))
         path = self.to or Path(f"{spec.run.name}.toml")
         _require_new(path)
-        if spec.data.source == "files":
-            look_at(spec, wishes.data)
         write_atomic(path, dump(spec).encode())
-        print("\n".join([*about(spec, cost, wishes), f"written to {path}; start it with: homefires bootstrap {path}"]))
+        print(*(wrapped(line, WIDTH) for line in about(spec, cost)), sep="\n")
+        if spec.data.source == "files":
+            print(f"each volunteer says where the text lies: --set data_path={wishes.data}")
+        print(f"written to {path}; start it with: homefires bootstrap {path}")
         return 0
+
+    def _settled(self, name: str, follow: Callable[[NewCommand], Found]) -> tuple[NewCommand, Found]:
+        """This command with the answer, and what follows from it. Who is asked is told at once what is wrong with an
+        answer, and asked again; the others stand. Raises what `follow` does for an answer that was given."""
+        if getattr(self, name):
+            return self, follow(self)
+        while True:
+            answer = _ask(name, sys.stdin, sys.stderr)
+            wishes: NewCommand = replace(self, **{name: answer})  # type: ignore[arg-type]
+            try:
+                return wishes, follow(wishes)
+            except (BadInput, Unreachable) as error:
+                if isinstance(error, BadSpec) and self.sets:
+                    raise  # no other answer mends a value of --set
+                print(wrapped(printable(str(error)), WIDTH), file=sys.stderr)
 
 
 def _require_new(path: Path) -> None:
@@ -119,65 +137,69 @@ def _ask(name: str, stdin: TextIO, screen: TextIO) -> str:
         if name in USUALLY:
             return usual
         raise BadInput(f"nobody can be asked here, since there is no terminal; add --{name}")
-    asked = _wrapped(f"{question} [{usual}]")
+    asked = wrapped(f"{question} [{usual}]", WIDTH)
     while True:
         print(asked, end=" ", file=screen, flush=True)
         line = stdin.readline()
         if not line:
             raise BadInput(f"the answers end before --{name}")
         try:
-            require_answer(name, answer := line.strip() or usual)
+            require_answer(name, answer := line.strip() or usual, "the answer")
         except BadInput as error:
-            print(_wrapped(str(error)), file=screen)
+            print(wrapped(str(error), WIDTH), file=screen)
         else:
             return answer
 
 
-def _wrapped(text: str) -> str:
-    """As wide as the terminal, with no line that ends in mid-word."""
-    return textwrap.fill(text, columns(WIDTH) - 1, break_long_words=False, break_on_hyphens=False)
-
-
-def require_answer(name: str, answer: str) -> None:
-    """Raises BadInput for one that no run can come of. Whether a model can be had is known once it is loaded."""
+def require_answer(name: str, answer: str, called: str) -> None:
+    """Raises BadInput for one that no run can come of. Whether a model can be had is known once it is loaded, and
+    whether there is text in a folder once that is read."""
     match name:
         case "model":
             is_known = answer in (*SHIPPED, *DRAFTS) or HUB_NAME.fullmatch(answer)
             if not is_known and not os.path.exists(os.path.expanduser(answer)):
                 known = "a shipped run, such as tiny, a folder, a .gguf file or OWNER/NAME at huggingface.co"
-                raise BadInput(f"--model is {answer[:60]!r}, which is not here; say {known}")
+                raise BadInput(f"{called} is {answer[:60]!r}, which is not here; say {known}")
         case "data":
-            _require_data(answer)
+            is_named = answer == "stdlib" or HUB_NAME.fullmatch(answer)
+            if not is_named and not os.path.exists(os.path.expanduser(answer)):
+                known = "stdlib, a folder that is here, or OWNER/NAME of a data set"
+                raise BadInput(f"{called} is {answer[:60]!r}; say {known}")
         case "friends":
-            _founders_of(answer)
+            if not re.fullmatch(r"[0-9]{1,3}", answer) or not 1 <= int(answer) <= MOST_FOUNDERS:
+                raise BadInput(f"{called} is {answer[:40]!r}; say a number from 1 to {MOST_FOUNDERS}")
         case "who":
             if answer not in WHO:
-                raise BadInput(f"--who is {answer[:40]!r}; say {' or '.join(WHO)}")
+                raise BadInput(f"{called} is {answer[:40]!r}; say {' or '.join(WHO)}")
         case "time":
-            _rounds_of(answer, 1.0)
+            _rounds_of(answer, 1.0, called)
 
 
 # ---- from answers to a spec ----
 
 
-def made(wishes: NewCommand) -> tuple[RunSpec, RoundCost]:
-    """The spec, and the cost of its round for its founders. Raises BadInput, BadSpec, Unreachable."""
-    table = _with_model(wishes.model, wishes.sets)
+def made(wishes: NewCommand, of_model: Mapping[str, Any]) -> tuple[RunSpec, RoundCost]:
+    """The spec, and the cost of its round for its founders, from the tables of `_with_model`. Raises BadInput for
+    data on which nobody can train, BadSpec, Unreachable."""
+    table = copy.deepcopy(dict(of_model))
     table["data"] = table.get("data", {}) | _data_of(wishes.data)
     table["admission"] = table.get("admission", {}) | {"policy": WHO[wishes.who]}
-    table["run"] = table["run"] | {"name": _name_of(wishes), "founders": _founders_of(wishes.friends)}
+    table["run"] = table["run"] | {"name": _name_of(wishes), "founders": int(wishes.friends)}
     if table["data"].get("format") == "chat":  # of which the answers alone are learned
         table["aggregation"] = table.get("aggregation", {}) | {"weigh": "predicted"}
     lay_over(table, wishes.sets)
     spec = from_mapping(table, "the answers")
     cost = _cost_of(spec)
-    spec = replace(spec, run=replace(spec.run, rounds=_rounds_of(wishes.time, cost.round_s)))
+    spec = replace(spec, run=replace(spec.run, rounds=_rounds_of(wishes.time, cost.round_s, "--time")))
     from peer.planning.plan.strategy import with_deadlines
 
     exchange_s = max(cost.agreement.exchange, cost.agreement.reduce)
     table = parse_tables(dump(with_deadlines(spec, exchange_s=exchange_s, ready_spread_s=cost.waits_s)))
     lay_over(table, wishes.sets)  # what was set holds, whatever follows from the answers
-    return from_mapping(table, "the answers"), cost
+    spec = from_mapping(table, "the answers")
+    if spec.data.source == "files":
+        look_at(spec, wishes.data)
+    return spec, cost
 
 
 def _with_model(model: str, sets: Sequence[str]) -> dict[str, Any]:
@@ -233,19 +255,6 @@ def _data_of(data: str) -> dict[str, Any]:
     return {"source": "hub", "path": data, "subset": ""}
 
 
-def _require_data(data: str) -> None:
-    """Raises BadInput."""
-    if data != "stdlib" and not HUB_NAME.fullmatch(data) and not os.path.exists(os.path.expanduser(data)):
-        raise BadInput(f"--data is {data[:60]!r}; say stdlib, a folder that is here, or OWNER/NAME of a data set")
-
-
-def _founders_of(friends: str) -> int:
-    """Raises BadInput."""
-    if not re.fullmatch(r"[0-9]{1,3}", friends) or not 1 <= int(friends) <= MOST_FOUNDERS:
-        raise BadInput(f"--friends is {friends[:40]!r}; say a number from 1 to {MOST_FOUNDERS}")
-    return int(friends)
-
-
 def _name_of(wishes: NewCommand) -> str:
     """A name for the run, from its model and its data."""
     parts = (Path(part).name.removesuffix(".gguf") for part in (wishes.model, wishes.data))
@@ -264,16 +273,16 @@ def _cost_of(spec: RunSpec) -> RoundCost:
     return predict(shape_of(spec), spec, uniform_peers(peers_of(spec), home), shipped())
 
 
-def _rounds_of(time: str, round_s: float) -> int:
+def _rounds_of(time: str, round_s: float, called: str) -> int:
     """The number of rounds. Raises BadInput."""
     from bootstrap.config import parse_duration_s
 
     if re.fullmatch(r"[0-9]{1,12}", time):
         if int(time) == 0:
-            raise BadInput("--time is 0; a run has a round at least (one without an end: --set run.rounds=0)")
+            raise BadInput(f"{called} is 0; a run has a round at least (one without an end: --set run.rounds=0)")
         return min(int(time), MOST_ROUNDS)
     try:
-        return max(1, min(MOST_ROUNDS, round(parse_duration_s("--time", time) / round_s)))
+        return max(1, min(MOST_ROUNDS, round(parse_duration_s(called, time) / round_s)))
     except BadInput as error:
         raise BadInput(f"{error}, or a number of rounds") from error
 
@@ -281,7 +290,7 @@ def _rounds_of(time: str, round_s: float) -> int:
 # ---- in words ----
 
 
-def about(spec: RunSpec, cost: RoundCost, wishes: NewCommand) -> list[str]:
+def about(spec: RunSpec, cost: RoundCost) -> list[str]:
     """A description of the run and what it needs, one line each."""
     from peer.planning.plan.peer_set import HOME_FLOPS
     from peer.planning.plan.run_needs import memory_words, needs_of, traffic_words
@@ -293,9 +302,8 @@ def about(spec: RunSpec, cost: RoundCost, wishes: NewCommand) -> list[str]:
     of_what = f"{trained} of {spec.start.model}" if spec.start else f"{trained}, random to begin with"
     if spec.adapter is not None and spec.start is not None:
         of_what = f"an adapter of {trained} beside {spec.start.model}"
-    folder = f"\neach volunteer says where the text lies: --set data_path={wishes.data}"
     return [
-        f"{spec.run.name}: trains {of_what}, context {spec.model.context}{folder * (spec.data.source == 'files')}",
+        f"{spec.run.name}: trains {of_what}, context {spec.model.context}",
         f"memory of a peer: {memory_words(needs)}",
         f"a round: about {seconds(cost.round_s)} with homes of {HOME_FLOPS / 1e12:.0f} TFLOP/s on 20 Mbit/s; "
         f"{traffic_words(needs)}",

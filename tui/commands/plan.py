@@ -14,6 +14,7 @@ from tui.command_line import Command, Option
 from tui.commands.options import AsJson
 from tui.data_page import inspected, require_sound
 from tui.simulation.plan_options import PlaceOptions, PlanOptions, SimulateOptions
+from tui.terminal import columns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,7 @@ class PlanCommand(PlanOptions, Command):
             raise BadInput("--data names a folder, but this run reads no files of anybody; leave it out")
         screen = sys.stderr if self.as_json else sys.stdout
         for each in folders:
-            print("", *each.lines(WIDTH), sep="\n", file=screen)
+            print("", *each.lines(columns(WIDTH)), sep="\n", file=screen)
         require_sound(folders)
 
 

@@ -75,8 +75,13 @@ class PlainOutput(Output):
         self._said_t = 0.0
         self._synced_t: dict[str, float] = {}
         """The time of the last line on how far a peer has caught up, by peer."""
+        self._names: dict[str, str] = {}
+        """What each peer is called until it says so itself."""
         self._bars: dict[str, Bar] = {}
         """The progress bar of each peer that receives a snapshot."""
+
+    def call(self, peer: str, name: str) -> None:
+        self._names[peer] = name
 
     def show(self, line: EventLine) -> None:
         before, self._swarm = self._swarm, apply(self._swarm, line)
@@ -122,7 +127,7 @@ class PlainOutput(Output):
             self._flush_round(entry.t)
         alert = "" if entry.level == "info" or entry.code in ("STOPPED", "ABORTED") else f"{entry.level}: "
         kind = f"{entry.code}: " if is_penalty or entry.code in BROKEN_RULES else alert
-        self._print(entry.t, f"{self._swarm.label(entry.peer) or WATCHER}: {kind}{entry.text}")
+        self._print(entry.t, f"{self._called(entry.peer)}: {kind}{entry.text}")
 
     def _show_state(self, before: SwarmState, line: EventLine, event: PeerStateChanged) -> None:
         old = _teller(before, line)
@@ -189,7 +194,8 @@ class PlainOutput(Output):
 
     def _where(self, board: BoardSeen) -> str:
         if board.round is None:
-            return "the run has not begun"
+            missing = f", and waits for {count(board.missing, 'more peer')}" if board.missing else ""
+            return f"the run has not begun{missing}"
         rounds = self._rounds or self._swarm.rounds
         if rounds and board.round >= rounds:
             return f"{self._round(board.round)}, the run is finished"
@@ -200,7 +206,12 @@ class PlainOutput(Output):
         return f"round {round}/{rounds}" if rounds else f"round {round}"
 
     def _who(self, line: EventLine) -> str:
-        return self._swarm.label(line.peer) or WATCHER
+        return self._called(line.peer)
+
+    def _called(self, peer: str) -> str:
+        view = self._swarm.peers.get(peer)
+        told = view.name if view is not None else ""
+        return told or self._names.get(peer) or self._swarm.label(peer) or WATCHER
 
     def _print(self, t: float, text: str) -> None:
         self._said_t = max(t, self._said_t)

@@ -14,6 +14,7 @@ from peer.planning.plan.strategy_search import RankedStrategy, seconds, why_lost
 from peer.schema.byte_text import format_bytes
 from tui.simulation.model_copies import ModelCopies
 from tui.simulation.planner import NoPlan, PlanAnswer
+from tui.terminal import columns
 from tui.text.units import count
 
 SHOWN = 5
@@ -87,7 +88,8 @@ def _details(found: PlanAnswer) -> list[str]:
     lines = [f"1 is best{now * _is_now(found, best)}: {best.strategy.words()}", *(f"  {fact}" for fact in facts)]
     second = choice.ranked[1] if len(choice.ranked) > 1 else None
     if second is not None:
-        lines.append(f"2 lost{now * _is_now(found, second)}: {why_lost(best, second)}")
+        is_now = _is_now(found, second)
+        lines.append(f"2{' is next' if is_now else ' lost'}{now * is_now}: {why_lost(best, second)}")
     if not any(_is_now(found, ranked) for ranked in choice.ranked[:2]):
         why = f"the spec as it stands makes less of the time: {why_lost(best, found.now)}"
         lines.append(why if found.question.fits(found.now.strategy) else TOO_LARGE)
@@ -222,5 +224,6 @@ def as_short(number: float) -> str:
 def page(lines: Iterable[str]) -> str:
     """Lines of at most 80 columns; longer lines are wrapped."""
     return "\n".join(
-        textwrap.fill(line, WIDTH, subsequent_indent=" " * (len(line) - len(line.lstrip()) + 2)) for line in lines
+        textwrap.fill(line, columns(WIDTH), subsequent_indent=" " * (len(line) - len(line.lstrip()) + 2))
+        for line in lines
     )

@@ -46,15 +46,24 @@ MENDED_BY_A_START = frozenset({"STOPPED", "GONE", "TOKEN"})
 """Alerts of what ended a process of the peer, or kept it out: once another one has started, they are about what was."""
 
 
+NAMED_SETTING = re.compile(r"(memory_gb) is ([\d.]+),")
+"""How an alert begins that is about a setting: with another value it is about what was."""
+
+
 def standing_alerts(swarm: SwarmState) -> list[LogEntry]:
-    """Warnings and errors of what is not mended yet, as far as anybody can know that; the oldest first."""
-    return [entry for entry in swarm.entries if entry.level != "info" and not _is_mended(swarm, entry)]
+    """Warnings and errors of what is not mended yet, as far as anybody can know that; the oldest first, and of equal
+    ones the newest."""
+    standing = [entry for entry in swarm.entries if entry.level != "info" and not _is_mended(swarm, entry)]
+    newest = {(entry.peer, entry.code, entry.text): entry for entry in standing}
+    return [entry for entry in standing if newest[entry.peer, entry.code, entry.text] is entry]
 
 
 def _is_mended(swarm: SwarmState, entry: LogEntry) -> bool:
     peer = swarm.peers.get(entry.peer)
     if entry.code in MENDED_BY_A_START:
         return peer is not None and peer.started_t is not None and peer.started_t > entry.t
+    if peer is not None and (named := NAMED_SETTING.match(entry.text)) and named[1] in peer.settings:
+        return f"{peer.settings[named[1]]:g}" != named[2]
     if entry.code == "PAUSED":
         return peer is not None and peer.state != entry.code
     if entry.code not in MENDED_BY_A_ROUND or not swarm.history or swarm.history[-1].t <= entry.t:

@@ -276,7 +276,7 @@ def why_lost(best: RankedStrategy, other: RankedStrategy) -> str:
         return f"{change}: {faster:.1%} more tokens/s, but each is worth {-worth:.1%} less ({why})"
     if worth < -ALIKE:
         return f"{change}: as fast, but each token is worth {-worth:.1%} less ({why})"
-    return f"{change}: as good, and changes more"
+    return f"{change}: as good within {ALIKE:.2%}"
 
 
 def _month(cost: RoundCost) -> str:

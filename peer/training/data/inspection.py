@@ -117,8 +117,8 @@ class DataInspection:
             )
         elif not self.faults and self.tokens <= self.context:
             found.append(
-                f"there are {self.tokens:,} tokens, and a window has {self.context + 1:,}; add text, or lower "
-                "model.context"
+                f"all of it is {_count(self.tokens, 'token')}, and a window has {self.context + 1:,}; add text, or "
+                "lower model.context"
             )
         return tuple(found)
 
@@ -191,6 +191,8 @@ class DataInspection:
         return rows
 
     def _passes_in_words(self) -> str:
+        if not self.talks and self.tokens <= self.context:
+            return "none: there is too little text for one window"
         if self.passes is None:
             return "the run has no last round; it reads all of it again and again"
         times = f"{self.passes:,.0f}" if self.passes >= MANY_PASSES else f"{self.passes:.2g}"

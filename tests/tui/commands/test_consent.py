@@ -93,6 +93,17 @@ def test_yes_is_remembered_and_nobody_is_asked_twice(join: JoinCommand, spec: Ru
     assert stat.S_IMODE(join.place().stat().st_mode) == 0o700
 
 
+def test_on_a_narrow_terminal_lines_end_between_words(
+    join: JoinCommand, spec: RunSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    screen = Terminal()
+    consents(join, yes=False, stdin=Terminal("Yes\n"), screen=screen, introduce=Node(spec))
+    asking, *rows = screen.getvalue().splitlines()
+    assert asking == "asking 2 addresses of the invite what the run is;"
+    assert [row for row in rows if len(row) > 50 and str(join.place()) not in row] == []
+
+
 def test_peers_that_the_volunteer_names_are_asked_too(join: JoinCommand, spec: RunSpec) -> None:
     """He may have no other way in: every node of the invite may be gone."""
     node, screen = Node(spec), Terminal()

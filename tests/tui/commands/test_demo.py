@@ -70,6 +70,16 @@ def test_a_demo_that_keeps_its_promise(fake_children: Fake, spec_path: str, temp
 
 
 @pytest.mark.outside
+def test_who_waits_for_the_node_hears_what_for(
+    fake_children: Fake, spec_path: str, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demos, "QUIET_S", 0.0)
+    fake_children("well")
+    _, text = play(DemoCommand(peers=1, spec=spec_path))
+    assert text.splitlines()[1].startswith("the bootstrap node and the peers load their libraries")
+
+
+@pytest.mark.outside
 @pytest.mark.parametrize(
     ("devices", "where"),
     [

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 import tui.commands.join
-from dht.errors import BadInvite, HomefiresError
+from dht.errors import BadInvite, DirectoryBusy, HomefiresError
 from dht.identity import Identity
 from dht.invite import issue
+from dht.process import lock_directory
 from peer.node.control.saved_settings import read_table
 from tui.cli import main
 from tui.commands.consent import consents
@@ -38,6 +39,13 @@ def test_a_peer_is_followed_to_its_end(fake_children: Fake, invite: str, tmp_pat
     assert "data in " + str(tmp_path / "peer") in stream.getvalue()
     assert "alice: started" in stream.getvalue()
     assert "round 3" in stream.getvalue()
+
+
+def test_a_second_join_joins_nothing_and_names_attach(invite: str, tmp_path: Path) -> None:
+    stream = io.StringIO()
+    with lock_directory(tmp_path), pytest.raises(DirectoryBusy, match="look at it with: homefires attach"):
+        run_join(JoinCommand(invite=invite, directory=tmp_path), PlainOutput(stream))
+    assert stream.getvalue() == ""
 
 
 @pytest.mark.outside

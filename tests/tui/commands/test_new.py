@@ -33,7 +33,7 @@ def test_five_answers_make_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "stdin", Terminal("\n".join(["tiny", "", "3", "invited", "200", ""])))
+    monkeypatch.setattr(sys, "stdin", Terminal("\n".join(["tiny", "3", "invited", "200", "", ""])))
     assert main(["new"]) == 0
     spec = load("tiny-stdlib.toml")
     assert (spec.run.rounds, spec.admission.policy, spec.data.source) == (200, "invited", "stdlib")
@@ -51,25 +51,47 @@ def test_a_wrong_answer_is_said_at_once_and_the_right_ones_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    typed = ["tinny", "tiny", "nowhere", "stdlib", "0", "4", "me", "everybody", "soon", "200", ""]
+    typed = ["tinny", "tiny", "0", "4", "me", "everybody", "soon", "200", "nowhere", "stdlib", ""]
     monkeypatch.setattr(sys, "stdin", Terminal("\n".join(typed)))
     assert main(["new"]) == 0
     assert load("tiny-stdlib.toml").run.founders == 4
     said = capsys.readouterr().err
     assert said.count("?") == 10
-    for number, wrong in enumerate(("tinny", "nowhere", "0", "me", "soon")):
-        assert f"is {wrong!r}" in said
+    assert "--" not in said, "who answers has typed no option"
+    for number, wrong in enumerate(("tinny", "0", "me", "soon", "nowhere")):
+        assert f"the answer is {wrong!r}" in said
         assert said.index(f"is {wrong!r}") < said.index(" [", said.index(f"is {wrong!r}")), number
 
 
-def test_a_question_breaks_between_words(
+@pytest.mark.outside
+def test_a_file_that_is_no_text_is_refused_before_an_answer_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("notes").write_text("not read, for want of a suffix\n" * 100)
+    Path("notes.txt").write_text("an owl that reads\n" * 100)
+    Path("none.txt").touch()
+    monkeypatch.setattr(sys, "stdin", Terminal("tiny\n4\neverybody\n200\nnotes\nnone.txt\nnotes.txt\n"))
+    assert main(["new", "run.toml"]) == 0
+    spec = load("run.toml")
+    assert (spec.data.path, spec.run.founders, spec.run.rounds) == ("notes.txt", 4, 200)
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.count("Which data?") == 3
+    assert "notes: a name without a suffix is not read" in said
+    assert said.count("passes none: there is too little text for one window") == 2
+    assert "all of it is 1 token, and a window has 65" in said
+
+
+def test_a_question_and_the_forecast_break_between_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "60")
-    monkeypatch.setattr(sys, "stdin", Terminal("tiny\n\n\n\n200\n"))
+    monkeypatch.setattr(sys, "stdin", Terminal("tiny\n\n\n200\n\n"))
     assert main(["new"]) == 0
-    assert max(map(len, capsys.readouterr().err.splitlines())) < 120, "two questions share a line of what was typed"
+    told = capsys.readouterr()
+    assert max(map(len, told.err.splitlines())) < 120, "two questions share a line of what was typed"
+    assert max(map(len, told.out.splitlines()[:-1])) <= 60, "the last line is a command, to be copied whole"
 
 
 @pytest.mark.outside

@@ -25,7 +25,9 @@ from dht.identity import Identity
 from dht.identity import fingerprint_words as fingerprint
 from dht.invite import issue
 from peer.node.control import saved_settings
+from peer.schema.events import PeerStarted, PeerStopped
 from peer.schema.spec import load
+from tests.tui.commands.test_run_end import committed, write
 from tests.tui.fake_control import FakePeer, serving
 from tui.cli import main, parse
 from tui.commands.consent import consents
@@ -489,3 +491,8 @@ def test_who_leaves_hears_that_the_service_starts_it_again(
     assert capsys.readouterr().out == f"attic leaves the run; {then}"
     assert main(["leave", "--dir", str(directory)]) == 3
     assert capsys.readouterr().err == f"homefires: no peer runs in {directory}; {then}"
+    write(directory, PeerStarted(name="a", version="0", rounds=1), committed(1), PeerStopped(why="the run is finished"))
+    assert main(["leave", "--dir", str(directory)]) == 3
+    said = capsys.readouterr().err
+    assert said.startswith(f"homefires: no peer runs in {directory}: its run is finished; talk to the model")
+    assert said.endswith(then)

@@ -11,6 +11,7 @@ import pytest
 from peer.schema.events import (
     AlertRaised,
     DeviceMeasured,
+    EventLine,
     InnerProgressed,
     PeerStarted,
     PeerStateChanged,
@@ -26,6 +27,8 @@ from tests.tui.dashboard.live import Attached
 from tests.tui.dashboard.screen import opened, press, text_of
 from tui.dashboard.app import Dashboard
 from tui.swarm import figures
+from tui.swarm.reducer import apply_all
+from tui.swarm.snapshot import SwarmState
 
 FIGURES = DeviceMeasured(gpu_percent=97.0, vram_used_bytes=7_100_000_000, vram_bytes=8_000_000_000, power_w=181.0)
 
@@ -227,6 +230,27 @@ async def test_whatever_holds_the_peer_up_is_on_the_first_screen() -> None:
     app = shown(source)
     async with opened(app, size=(40, 12)):
         assert "1 more: homefires status" in text_of(app)
+
+
+async def test_what_holds_the_peer_up_is_said_once() -> None:
+    why = "its owner paused it"
+    source = Attached(events=[PeerStateChanged(state="PAUSED", why=why)])
+    source.limited.holds = [{"code": "PAUSED", "why": why, "until": None}]
+    app = shown(source)
+    async with opened(app):
+        _, page = text_of(app).split("Held up")  # the state of the peer, above, has its reason too
+        assert page.count(why) == 1
+
+
+async def test_a_peer_that_waits_for_the_first_ones_has_no_round_yet() -> None:
+    said = (PeerStarted(name="anna", version="0", rounds=40), PeerStateChanged(state="JOINING", why="waits for 2 more"))
+    lines = [EventLine(seq=seq, t=1.0 + seq, run="r", peer="A", event=event) for seq, event in enumerate(said)]
+    app = dashboard(apply_all(SwarmState(), lines), me="A")
+    async with opened(app):
+        text = text_of(app)
+        assert "waits for 2 more" in text
+        assert "0 of 40" in text
+        assert "0 of 0" not in text
 
 
 async def test_nothing_holds_up_a_peer_that_has_stopped() -> None:

@@ -290,9 +290,21 @@ def test_a_refusal_names_its_rule_and_its_author(stream: io.StringIO) -> None:
     assert stream.getvalue().splitlines()[-1] == said
 
 
+def test_a_peer_has_the_name_it_was_started_with_until_it_tells_its_own(stream: io.StringIO) -> None:
+    output = PlainOutput(stream)
+    output.call("A", "peer-1")
+    play(output, (0, "A", PeerStateChanged(state="JOINING", why="looking for the run")))
+    play(output, (1, "A", PeerStarted(name="anna", version="0")))
+    assert [line.split()[1] for line in stream.getvalue().splitlines()] == ["peer-1:", "anna:"]
+
+
 def test_the_organisers_node_counts_the_peers_and_not_itself(stream: io.StringIO) -> None:
     output = PlainOutput(stream)
-    play(output, (0, "N", PeerStarted(name="bootstrap", version="0", rounds=100)), (1, "N", BoardSeen(present=2)))
+    play(
+        output,
+        (0, "N", PeerStarted(name="bootstrap", version="0", rounds=100)),
+        (1, "N", BoardSeen(present=2, missing=1)),
+    )
     output.tick(1070.0)
     play(output, (75, "N", BoardSeen(present=3, round=42)))
     output.tick(1140.0)
@@ -301,7 +313,7 @@ def test_the_organisers_node_counts_the_peers_and_not_itself(stream: io.StringIO
     play(output, (215, "N", BoardSeen(present=0, round=100)))
     output.tick(1280.0)
     assert stream.getvalue().splitlines()[1:] == [
-        "01:10  2 peers · the run has not begun", "02:20  3 peers · round 42/100",
+        "01:10  2 peers · the run has not begun, and waits for 1 more peer", "02:20  3 peers · round 42/100",
         "03:30  0 peers · last seen in round 43/100", "04:40  0 peers · round 100/100, the run is finished",
     ]  # fmt: skip
 

@@ -243,6 +243,23 @@ def test_a_pause_is_no_alert_any_more_once_the_peer_trains() -> None:
     assert figures.standing_alerts(noted) == [entry]
 
 
+def test_of_equal_alerts_the_newest_stands() -> None:
+    swarm = swarm_of(3)
+    entry = LogEntry(t=START, level="warning", peer=peer_id(2), code="NO_NODE", text="the node does not answer")
+    again, other = replace(entry, t=START + 9.0), replace(entry, t=START + 5.0, peer=peer_id(3))
+    assert figures.standing_alerts(replace(swarm, entries=(entry, other, again))) == [other, again]
+
+
+def test_a_setting_that_is_another_now_is_no_alert() -> None:
+    swarm = swarm_of(3)
+    text = "memory_gb is 0.5, and a peer takes about 800 MB with the least model; allow it more"
+    entry = LogEntry(t=START, level="warning", peer=peer_id(2), code="DOCTOR", text=text)
+    for memory_gb, standing in ((0.5, [entry]), (2.0, []), (0.0, [])):
+        peer = replace(swarm.peers[peer_id(2)], settings={"memory_gb": memory_gb})
+        noted = replace(swarm, entries=(entry,), peers=MappingProxyType({**swarm.peers, peer_id(2): peer}))
+        assert figures.standing_alerts(noted) == standing
+
+
 # ---- how long it takes ----
 
 

@@ -161,8 +161,8 @@ def _bar(sheet: FactSheet, view: View, done: int, whole: int) -> Text:
 def _add_round(sheet: FactSheet, view: View, mine: PeerView) -> None:
     """round 6  ━━━━━━━━━━─────── 21 of 40, and below it train → wait → average → apply"""
     round = figures.in_round(view.swarm, mine)
-    if round is None or not shown_state(mine, view).is_here:
-        return
+    if round is None or not shown_state(mine, view).is_here or not (mine.steps or mine.phase or mine.stalled):
+        return  # also before the run has begun: no peer has a round yet
     sheet.heading("Round")
     left = left_words(figures.round_seconds_left(view.swarm, view.now, mine))
     sheet.row(f"round {round}", _bar(sheet, view, mine.step, mine.steps), left)
@@ -319,8 +319,13 @@ def add_penalties(sheet: FactSheet, view: View) -> None:
 
 
 def add_alerts(sheet: FactSheet, view: View) -> None:
-    """The last three warnings and errors that still stand. Penalties are shown elsewhere."""
-    alerts = [entry for entry in figures.standing_alerts(view.swarm) if entry.code not in PENALTY_PAGES][-3:]
+    """The last three warnings and errors that still stand. Penalties are shown elsewhere, and what holds my peer up."""
+    alerts = [
+        entry
+        for entry in figures.standing_alerts(view.swarm)
+        if entry.code not in PENALTY_PAGES
+        and not (entry.code == "PAUSED" and entry.peer == view.me and has_holds(view))
+    ][-3:]
     sheet.heading("Alerts", "a shows all" if alerts else "")
     if not alerts and not view.mini:
         sheet.nothing("alerts", "none")

@@ -183,7 +183,7 @@ def test_most_of_it_left_out_is_refused(tmp_path: Path) -> None:
 def test_less_than_a_window_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("few")
     (refusal,) = inspected(tmp_path).refusals
-    assert refusal == "there are 4 tokens, and a window has 65; add text, or lower model.context"
+    assert refusal == "all of it is 4 tokens, and a window has 65; add text, or lower model.context"
 
 
 def test_conversations_are_inspected_as_such(tmp_path: Path) -> None:
