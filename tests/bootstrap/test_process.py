@@ -388,7 +388,7 @@ async def test_its_health_is_served_on_loopback(tmp_path: Path) -> None:
             assert (known["founders_here"], known["founders_needed"], known["invites_issued"]) == (1, 2, 1)
             assert [seen["peer"] for seen in known["peers"]] == [alice.peer_id]
             pages = [await asyncio.to_thread(read, port, path) for path in ("/", "/metrics")]
-            assert "no, 1 of 2 founders are here" in pages[0]
+            assert "waits for 1 more of 2 first peers; it then begins by itself" in pages[0]
             assert "homefires_founders_here 1.0" in pages[1]
             assert not any("hf1:" in page for page in pages)
         running.process.send_signal(signal.SIGTERM)
