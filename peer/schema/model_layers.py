@@ -31,6 +31,8 @@ _SHARED_NAMES = {"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_hea
                  "n_inner": "intermediate_size", "n_positions": "max_position_embeddings",
                  "ffn_dim": "intermediate_size", "moe_intermediate_size": "intermediate_size",
                  "num_experts": "num_local_experts"}  # fmt: skip
+_INTERVALS = {"qwen3_5_text": 4}
+"""Of so many blocks the last one attends, where a spec says nothing; of others every one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +87,7 @@ class _Sizes:
     inner: int
     blocks: int
     attending: frozenset[int]
-    """The numbers of the blocks that have heads: all of them, but in LFM2."""
+    """The numbers of the blocks with attention: all of them, but in LFM2 and Qwen3.5."""
     heads: int
     key_heads: int
     sent: int
@@ -111,8 +113,9 @@ def layers_of(architecture: str, config: Mapping[str, Value], context: int) -> M
     """
     sizes = _sizes(architecture, config, context)
     width, one = sizes.width, sizes.vocabulary * sizes.width
-    attends, convolves = _attending(sizes), _convolving(sizes)
-    inside = [attends if number in sizes.attending else convolves for number in range(sizes.blocks)]
+    without = {"lfm2": _convolving, "qwen3_5_text": _remembering}.get(architecture, _attending)
+    attends, others = _attending(sizes), without(sizes)
+    inside = [attends if number in sizes.attending else others for number in range(sizes.blocks)]
     norm = (2 if architecture in _LAYER_NORMS else 1) * width
     head = () if sizes.flags["tie_word_embeddings"] else (one,)
     before: tuple[int, ...] = (one,)
@@ -198,7 +201,8 @@ def _sizes(architecture: str, config: Mapping[str, Value], context: int) -> _Siz
     if positions < context:
         raise BadSpec(f"model.config has {positions} positions, fewer than model.context, which is {context}")
     blocks = int(values["num_hidden_layers"])
-    attending = frozenset(values.get("full_attn_idxs", range(blocks)))
+    interval = int(values.get("full_attention_interval", _INTERVALS.get(architecture, 1)))
+    attending = frozenset(values.get("full_attn_idxs", range(interval - 1, blocks, interval)))
     if attending and max(attending) >= blocks:
         raise BadSpec(f"model.config.full_attn_idxs names block {max(attending)}, of {blocks} that count from 0")
     return _Sizes(
@@ -243,9 +247,26 @@ def _convolving(sizes: _Sizes) -> _Block:
     return _Block(parameters=matrices + kernel + biases + 2 * width, multiplied=matrices, hidden=matrices)
 
 
+def _remembering(sizes: _Sizes) -> _Block:
+    """A block of Qwen3.5 that has a state in place of attention, by a gated delta rule. Raises BadSpec."""
+    width, flags = sizes.width, sizes.flags
+    key_heads, heads = int(flags["linear_num_key_heads"]), int(flags["linear_num_value_heads"])
+    if heads % key_heads:
+        raise BadSpec(
+            f"model.config.linear_num_key_heads is {key_heads}, which does not divide {heads} linear_num_value_heads"
+        )
+    values = heads * int(flags["linear_value_head_dim"])
+    convolved = 2 * key_heads * int(flags["linear_key_head_dim"]) + values
+    matrices = width * (convolved + 2 * values + 2 * heads + 3 * sizes.inner)
+    vectors = convolved * int(flags["linear_conv_kernel_dim"]) + 2 * heads + int(flags["linear_value_head_dim"])
+    return _Block(parameters=matrices + vectors + 2 * width, multiplied=matrices, hidden=matrices)
+
+
 def _matrices(sizes: _Sizes) -> tuple[int, int, int]:
     """Of a block with attention: all in matrices, those that one token is multiplied with, and those of Muon."""
     attention = sizes.width * 2 * (sizes.queries + sizes.keys)
+    if sizes.architecture == "qwen3_5_text":  # each query has a gate
+        attention += sizes.width * sizes.queries
     feed_forward = (2 if sizes.architecture in _UNGATED else 3) * sizes.width * sizes.inner
     if "num_local_experts" not in sizes.flags:
         return attention + feed_forward, attention + feed_forward, attention + feed_forward
@@ -272,6 +293,8 @@ def _vectors(sizes: _Sizes) -> int:
         case "gpt_oss":
             sinks, of_router = sizes.heads, int(flags["num_local_experts"])
             return 2 * width + sinks + of_router + (into + out if flags["attention_bias"] else 0)
+        case "qwen3_5_text":
+            return 2 * width + 2 * sizes.head + (queries + into + out if flags.get("attention_bias") else 0)
         case "seed_oss":
             in_mlp = 2 * inner + width if flags.get("mlp_bias") else 0
             of_output = out if flags.get("attention_out_bias") else 0
