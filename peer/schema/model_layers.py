@@ -25,12 +25,12 @@ gradients and both moments of AdamW. Who says more is mistaken, or wants to fill
 
 _LAYER_NORMS = frozenset({"gpt2", "gpt_neox", "opt", "starcoder2"})
 """They have a bias; other norms have none."""
-_WRITTEN_OUT = frozenset({"gpt_oss"})
-"""Architectures of which no kernel of torch computes the attention: they give some of it to no token."""
 _SHARED_NAMES = {"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
                  "n_inner": "intermediate_size", "n_positions": "max_position_embeddings",
                  "ffn_dim": "intermediate_size", "moe_intermediate_size": "intermediate_size",
                  "num_experts": "num_local_experts"}  # fmt: skip
+_CHUNK = 64
+"""Tokens after which transformers computes the state of a gated delta rule."""
 _INTERVALS = {"qwen3_5_text": 4}
 """Of so many blocks the last one attends, where a spec says nothing; of others every one."""
 
@@ -55,8 +55,8 @@ class ModelLayers:
     vocabulary: int
     multiplied: int
     """Of the matrices of all blocks that every token is multiplied with: of experts, those that it is sent to."""
-    scores: int
-    """Of other tokens that a block keeps for each token: none, but in `_WRITTEN_OUT`."""
+    extra: tuple[int, ...]
+    """Values that each block keeps for each token beside what one of a llama does (`peer.schema.peak_memory`)."""
     hidden: int
     """Of the matrices of all blocks that Muon takes: not of experts, which lie in one tensor, nor of their router."""
 
@@ -94,6 +94,7 @@ class _Sizes:
     """Experts that a token is sent to; 1 without experts."""
     head: int
     positions: int
+    context: int
     vocabulary: int
     flags: Mapping[str, Any]
 
@@ -129,7 +130,7 @@ def layers_of(architecture: str, config: Mapping[str, Value], context: int) -> M
         attention_width=sizes.queries * len(sizes.attending) // sizes.blocks, key_width=sizes.keys,
         inner_width=sizes.inner * sizes.sent, vocabulary=sizes.vocabulary,
         multiplied=sum(each.multiplied for each in inside), hidden=sum(each.hidden for each in inside),
-        scores=sizes.heads * context if architecture in _WRITTEN_OUT else 0,
+        extra=tuple(each.extra for each in inside),
     )  # fmt: skip
 
 
@@ -208,7 +209,7 @@ def _sizes(architecture: str, config: Mapping[str, Value], context: int) -> _Siz
     return _Sizes(
         architecture=architecture, width=width, inner=_inner(values, width), blocks=blocks, attending=attending,
         heads=heads, key_heads=key_heads, sent=sent, head=head,
-        positions=positions, vocabulary=int(values.get("vocab_size", BYTE_TOKENS)), flags=values,
+        positions=positions, context=context, vocabulary=int(values.get("vocab_size", BYTE_TOKENS)), flags=values,
     )  # fmt: skip
 
 
@@ -231,11 +232,18 @@ class _Block:
     parameters: int
     multiplied: int
     hidden: int
+    extra: int
+    """As in `ModelLayers`."""
 
 
 def _attending(sizes: _Sizes) -> _Block:
     matrices, multiplied, hidden = _matrices(sizes)
-    return _Block(parameters=matrices + _vectors(sizes), multiplied=multiplied, hidden=hidden)
+    extra = {
+        "gpt_oss": sizes.heads * sizes.context,  # the scores of other tokens
+        "lfm2": 2 * (sizes.queries + sizes.keys),  # norms
+        "qwen3_5_text": max(0, 8 * sizes.queries - 2 * sizes.width + 2 * sizes.keys),  # norms and gates
+    }.get(sizes.architecture, 0)
+    return _Block(parameters=matrices + _vectors(sizes), multiplied=multiplied, hidden=hidden, extra=extra)
 
 
 def _convolving(sizes: _Sizes) -> _Block:
@@ -244,7 +252,10 @@ def _convolving(sizes: _Sizes) -> _Block:
     matrices = 4 * width**2 + 3 * width * sizes.inner
     kernel = width * int(flags.get("conv_L_cache", 0))
     biases = 5 * width if flags.get("conv_bias") else 0
-    return _Block(parameters=matrices + kernel + biases + 2 * width, multiplied=matrices, hidden=matrices)
+    return _Block(
+        parameters=matrices + kernel + biases + 2 * width, multiplied=matrices, hidden=matrices,
+        extra=4 * width - 2 * sizes.keys,
+    )  # fmt: skip
 
 
 def _remembering(sizes: _Sizes) -> _Block:
@@ -255,11 +266,18 @@ def _remembering(sizes: _Sizes) -> _Block:
         raise BadSpec(
             f"model.config.linear_num_key_heads is {key_heads}, which does not divide {heads} linear_num_value_heads"
         )
-    values = heads * int(flags["linear_value_head_dim"])
-    convolved = 2 * key_heads * int(flags["linear_key_head_dim"]) + values
+    of_key, of_value = int(flags["linear_key_head_dim"]), int(flags["linear_value_head_dim"])
+    keys, repeated, values = key_heads * of_key, heads * of_key, heads * of_value
+    convolved = 2 * keys + values
     matrices = width * (convolved + 2 * values + 2 * heads + 3 * sizes.inner)
-    vectors = convolved * int(flags["linear_conv_kernel_dim"]) + 2 * heads + int(flags["linear_value_head_dim"])
-    return _Block(parameters=matrices + vectors + 2 * width, multiplied=matrices, hidden=matrices)
+    vectors = convolved * int(flags["linear_conv_kernel_dim"]) + 2 * heads + of_value
+    # For a chunk of tokens torch keeps five tables of each pair of them, and the state.
+    chunked = 5 * heads * _CHUNK + heads * of_key * of_value // _CHUNK
+    kept = 4 * keys + 12 * repeated + 12 * values + 10 * heads + chunked
+    return _Block(
+        parameters=matrices + vectors + 2 * width, multiplied=matrices, hidden=matrices,
+        extra=max(0, kept - 2 * width - 2 * sizes.keys),
+    )  # fmt: skip
 
 
 def _matrices(sizes: _Sizes) -> tuple[int, int, int]:
