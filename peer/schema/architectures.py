@@ -307,6 +307,19 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "block_auto_adjust_ff_dim": True, "block_multiple_of": 256, "block_ffn_dim_multiplier": 1.0,
         },
     ),
+    "qwen3_5_text": Architecture(
+        keys={
+            **_LLAMA, "head_dim": HEAD, "attention_bias": Flag(), "partial_rotary_factor": SHARE, **_YARN,
+            "full_attention_interval": Whole(1, 512), "linear_num_key_heads": HEADS, "linear_num_value_heads": HEADS,
+            "linear_key_head_dim": HEAD, "linear_value_head_dim": HEAD, "linear_conv_kernel_dim": Whole(1, 64),
+        },
+        values={
+            "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 32, "num_attention_heads": 16,
+            "num_key_value_heads": 4, "head_dim": 256, "tie_word_embeddings": False, "linear_num_key_heads": 16,
+            "linear_num_value_heads": 32, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
+            "linear_conv_kernel_dim": 4,
+        },
+    ),
     "phi3": Architecture(
         keys={
             **_LLAMA, **_LONGROPE, "resid_pdrop": DROPOUT, "embd_pdrop": DROPOUT, "sliding_window": TOKENS,
@@ -362,7 +375,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
 }  # fmt: skip
 """By their names in transformers."""
-MAY_SEE = frozenset({"gemma3_text", "ministral3"})
+MAY_SEE = frozenset({"gemma3_text", "ministral3", "qwen3_5_text"})
 """Architectures that are also published as the part of a model that reads text, beside another part that sees."""
 
 

@@ -25,12 +25,14 @@ gradients and both moments of AdamW. Who says more is mistaken, or wants to fill
 
 _LAYER_NORMS = frozenset({"gpt2", "gpt_neox", "opt", "starcoder2"})
 """They have a bias; other norms have none."""
-_WRITTEN_OUT = frozenset({"gpt_oss"})
-"""Architectures of which no kernel of torch computes the attention: they give some of it to no token."""
 _SHARED_NAMES = {"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
                  "n_inner": "intermediate_size", "n_positions": "max_position_embeddings",
                  "ffn_dim": "intermediate_size", "moe_intermediate_size": "intermediate_size",
                  "num_experts": "num_local_experts"}  # fmt: skip
+_CHUNK = 64
+"""Tokens after which transformers computes the state of a gated delta rule."""
+_INTERVALS = {"qwen3_5_text": 4}
+"""Of so many blocks the last one attends, where a spec says nothing; of others every one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +55,8 @@ class ModelLayers:
     vocabulary: int
     multiplied: int
     """Of the matrices of all blocks that every token is multiplied with: of experts, those that it is sent to."""
-    scores: int
-    """Of other tokens that a block keeps for each token: none, but in `_WRITTEN_OUT`."""
+    extra: tuple[int, ...]
+    """Values that each block keeps for each token beside what one of a llama does (`peer.schema.peak_memory`)."""
     hidden: int
     """Of the matrices of all blocks that Muon takes: not of experts, which lie in one tensor, nor of their router."""
 
@@ -85,13 +87,14 @@ class _Sizes:
     inner: int
     blocks: int
     attending: frozenset[int]
-    """The numbers of the blocks that have heads: all of them, but in LFM2."""
+    """The numbers of the blocks with attention: all of them, but in LFM2 and Qwen3.5."""
     heads: int
     key_heads: int
     sent: int
     """Experts that a token is sent to; 1 without experts."""
     head: int
     positions: int
+    context: int
     vocabulary: int
     flags: Mapping[str, Any]
 
@@ -111,8 +114,9 @@ def layers_of(architecture: str, config: Mapping[str, Value], context: int) -> M
     """
     sizes = _sizes(architecture, config, context)
     width, one = sizes.width, sizes.vocabulary * sizes.width
-    attends, convolves = _attending(sizes), _convolving(sizes)
-    inside = [attends if number in sizes.attending else convolves for number in range(sizes.blocks)]
+    without = {"lfm2": _convolving, "qwen3_5_text": _remembering}.get(architecture, _attending)
+    attends, others = _attending(sizes), without(sizes)
+    inside = [attends if number in sizes.attending else others for number in range(sizes.blocks)]
     norm = (2 if architecture in _LAYER_NORMS else 1) * width
     head = () if sizes.flags["tie_word_embeddings"] else (one,)
     before: tuple[int, ...] = (one,)
@@ -126,7 +130,7 @@ def layers_of(architecture: str, config: Mapping[str, Value], context: int) -> M
         attention_width=sizes.queries * len(sizes.attending) // sizes.blocks, key_width=sizes.keys,
         inner_width=sizes.inner * sizes.sent, vocabulary=sizes.vocabulary,
         multiplied=sum(each.multiplied for each in inside), hidden=sum(each.hidden for each in inside),
-        scores=sizes.heads * context if architecture in _WRITTEN_OUT else 0,
+        extra=tuple(each.extra for each in inside),
     )  # fmt: skip
 
 
@@ -198,13 +202,14 @@ def _sizes(architecture: str, config: Mapping[str, Value], context: int) -> _Siz
     if positions < context:
         raise BadSpec(f"model.config has {positions} positions, fewer than model.context, which is {context}")
     blocks = int(values["num_hidden_layers"])
-    attending = frozenset(values.get("full_attn_idxs", range(blocks)))
+    interval = int(values.get("full_attention_interval", _INTERVALS.get(architecture, 1)))
+    attending = frozenset(values.get("full_attn_idxs", range(interval - 1, blocks, interval)))
     if attending and max(attending) >= blocks:
         raise BadSpec(f"model.config.full_attn_idxs names block {max(attending)}, of {blocks} that count from 0")
     return _Sizes(
         architecture=architecture, width=width, inner=_inner(values, width), blocks=blocks, attending=attending,
         heads=heads, key_heads=key_heads, sent=sent, head=head,
-        positions=positions, vocabulary=int(values.get("vocab_size", BYTE_TOKENS)), flags=values,
+        positions=positions, context=context, vocabulary=int(values.get("vocab_size", BYTE_TOKENS)), flags=values,
     )  # fmt: skip
 
 
@@ -227,11 +232,18 @@ class _Block:
     parameters: int
     multiplied: int
     hidden: int
+    extra: int
+    """As in `ModelLayers`."""
 
 
 def _attending(sizes: _Sizes) -> _Block:
     matrices, multiplied, hidden = _matrices(sizes)
-    return _Block(parameters=matrices + _vectors(sizes), multiplied=multiplied, hidden=hidden)
+    extra = {
+        "gpt_oss": sizes.heads * sizes.context,  # the scores of other tokens
+        "lfm2": 2 * (sizes.queries + sizes.keys),  # norms
+        "qwen3_5_text": max(0, 8 * sizes.queries - 2 * sizes.width + 2 * sizes.keys),  # norms and gates
+    }.get(sizes.architecture, 0)
+    return _Block(parameters=matrices + _vectors(sizes), multiplied=multiplied, hidden=hidden, extra=extra)
 
 
 def _convolving(sizes: _Sizes) -> _Block:
@@ -240,12 +252,39 @@ def _convolving(sizes: _Sizes) -> _Block:
     matrices = 4 * width**2 + 3 * width * sizes.inner
     kernel = width * int(flags.get("conv_L_cache", 0))
     biases = 5 * width if flags.get("conv_bias") else 0
-    return _Block(parameters=matrices + kernel + biases + 2 * width, multiplied=matrices, hidden=matrices)
+    return _Block(
+        parameters=matrices + kernel + biases + 2 * width, multiplied=matrices, hidden=matrices,
+        extra=4 * width - 2 * sizes.keys,
+    )  # fmt: skip
+
+
+def _remembering(sizes: _Sizes) -> _Block:
+    """A block of Qwen3.5 that has a state in place of attention, by a gated delta rule. Raises BadSpec."""
+    width, flags = sizes.width, sizes.flags
+    key_heads, heads = int(flags["linear_num_key_heads"]), int(flags["linear_num_value_heads"])
+    if heads % key_heads:
+        raise BadSpec(
+            f"model.config.linear_num_key_heads is {key_heads}, which does not divide {heads} linear_num_value_heads"
+        )
+    of_key, of_value = int(flags["linear_key_head_dim"]), int(flags["linear_value_head_dim"])
+    keys, repeated, values = key_heads * of_key, heads * of_key, heads * of_value
+    convolved = 2 * keys + values
+    matrices = width * (convolved + 2 * values + 2 * heads + 3 * sizes.inner)
+    vectors = convolved * int(flags["linear_conv_kernel_dim"]) + 2 * heads + of_value
+    # For a chunk of tokens torch keeps five tables of each pair of them, and the state.
+    chunked = 5 * heads * _CHUNK + heads * of_key * of_value // _CHUNK
+    kept = 4 * keys + 12 * repeated + 12 * values + 10 * heads + chunked
+    return _Block(
+        parameters=matrices + vectors + 2 * width, multiplied=matrices, hidden=matrices,
+        extra=max(0, kept - 2 * width - 2 * sizes.keys),
+    )  # fmt: skip
 
 
 def _matrices(sizes: _Sizes) -> tuple[int, int, int]:
     """Of a block with attention: all in matrices, those that one token is multiplied with, and those of Muon."""
     attention = sizes.width * 2 * (sizes.queries + sizes.keys)
+    if sizes.architecture == "qwen3_5_text":  # each query has a gate
+        attention += sizes.width * sizes.queries
     feed_forward = (2 if sizes.architecture in _UNGATED else 3) * sizes.width * sizes.inner
     if "num_local_experts" not in sizes.flags:
         return attention + feed_forward, attention + feed_forward, attention + feed_forward
@@ -272,6 +311,8 @@ def _vectors(sizes: _Sizes) -> int:
         case "gpt_oss":
             sinks, of_router = sizes.heads, int(flags["num_local_experts"])
             return 2 * width + sinks + of_router + (into + out if flags["attention_bias"] else 0)
+        case "qwen3_5_text":
+            return 2 * width + 2 * sizes.head + (queries + into + out if flags.get("attention_bias") else 0)
         case "seed_oss":
             in_mlp = 2 * inner + width if flags.get("mlp_bias") else 0
             of_output = out if flags.get("attention_out_bias") else 0

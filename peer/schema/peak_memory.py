@@ -6,10 +6,11 @@ A block keeps for each token, in bytes, of a width D, keys of K values and an in
     compiled      20 D + 8 K + 8 F,             12 D + 4 K + 4 F
     recomputed    4 D, and one block as above
 
-An attention that no kernel of torch computes keeps 4 bytes for each head and each pair of tokens, too.
+Some blocks keep more (`extra`), of 4 bytes each: so does an attention that no kernel of torch computes.
 
 That is what autograd saves of the blocks of a llama, counted in float32 and compared under bfloat16 with the peaks of
-an H100. Norms of queries and keys add a tenth, GPT-2's activation, which is not one kernel, two fifths.
+an H100. Norms of queries and keys add a tenth, GPT-2's activation, which is not one kernel, two fifths; of these only
+what LFM2 and Qwen3.5 keep is counted.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ WHOLE_BYTES = 1 << 26
 """Logits that take no more than this, as float32, are computed at once."""
 
 
-class EqualBlocks(Protocol):
-    """A model of equal blocks."""
+class SizedBlocks(Protocol):
+    """A model of blocks that are equal but in what they keep beside."""
 
     @property
     def blocks(self) -> int: ...
@@ -38,7 +39,7 @@ class EqualBlocks(Protocol):
     @property
     def vocabulary(self) -> int: ...
     @property
-    def scores(self) -> int: ...
+    def extra(self) -> tuple[int, ...]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +71,7 @@ class Peak:
 
 
 def peak(
-    sizes: EqualBlocks, tokens: int, *, parameters: int, one_moment: int = 0, bfloat16: bool = False, rung: Rung = PLAIN
+    sizes: SizedBlocks, tokens: int, *, parameters: int, one_moment: int = 0, bfloat16: bool = False, rung: Rung = PLAIN
 ) -> Peak:
     """Of micro-batches of `tokens`, where `parameters` are trained, `one_moment` of them with one moment (Muon)."""
     wide, keys, inner = sizes.width, sizes.key_width, sizes.inner_width
@@ -79,8 +80,9 @@ def peak(
         block = 12 * wide + 4 * keys + 4 * inner if bfloat16 else 20 * wide + 8 * keys + 8 * inner
     else:
         block = 24 * wide + 4 * keys + 8 * inner if bfloat16 else 32 * wide + 8 * keys + 16 * inner
-    block += FLOAT32_BYTES * sizes.scores
-    blocks = sizes.blocks * 4 * wide + block if rung.recomputes else sizes.blocks * block
+    blocks = sizes.blocks * block + FLOAT32_BYTES * sum(sizes.extra)
+    if rung.recomputes:
+        blocks = sizes.blocks * 4 * wide + block + FLOAT32_BYTES * max(sizes.extra, default=0)
     return Peak(
         states=FLOAT32_BYTES * (2 * parameters + one_moment) + round(moments * (parameters - one_moment)),
         copies=BFLOAT16_BYTES * parameters * (bfloat16 and not rung.recomputes),
@@ -94,7 +96,7 @@ def in_chunks(tokens: int, vocabulary: int) -> bool:
     return tokens > CHUNK_TOKENS and FLOAT32_BYTES * tokens * vocabulary > WHOLE_BYTES
 
 
-def _logits_bytes(sizes: EqualBlocks, tokens: int, *, bfloat16: bool) -> int:
+def _logits_bytes(sizes: SizedBlocks, tokens: int, *, bfloat16: bool) -> int:
     """Logits, their softmax and their gradient in float32; in chunks also the gradient of the matrix."""
     each = 3 * FLOAT32_BYTES + BFLOAT16_BYTES * bfloat16
     if not in_chunks(tokens, sizes.vocabulary):

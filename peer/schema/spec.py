@@ -59,9 +59,9 @@ ADDED: Mapping[tuple[str, str], Any] = {
 }  # fmt: skip
 """Keys that are younger than some runs, and what they say where they are left out: with that a run's digest is what it
 was before there were such keys."""
-ATTENDS_BEYOND = frozenset({"gpt_oss", "lfm2", "opt"})
+ATTENDS_BEYOND = frozenset({"gpt_oss", "lfm2", "opt", "qwen3_5_text"})
 """Architectures that transformers does not keep inside a document by its positions (LFM2's convolutions read the tokens
-before it): they learn no conversations."""
+before it, as do those of Qwen3.5, whose states go on, too): they learn no conversations."""
 MOST_CHARACTERS = 1 << 14
 """Of a spec's text. There are texts that take as long to read as the square of their length."""
 

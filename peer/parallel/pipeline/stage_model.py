@@ -29,7 +29,10 @@ from peer.training.model.net import Head
 from peer.training.outer.outer_state import OuterState
 
 TRIED_BLOCKS, TRIED_VOCABULARY, TRIED_TOKENS = 4, 64, 5
-NARROW = {"hidden_size": 64, "intermediate_size": 128, "moe_intermediate_size": 128, "head_dim": 16}
+NARROW = {
+    "hidden_size": 64, "intermediate_size": 128, "moe_intermediate_size": 128, "head_dim": 16,
+    "linear_key_head_dim": 16, "linear_value_head_dim": 16,
+}  # fmt: skip
 """The widest that a model is tried in."""
 BLOCK_COUNTS = ("num_hidden_layers", "n_layer", "num_layers")
 """The keys of a configuration for the number of blocks."""
@@ -254,9 +257,10 @@ def _small(spec: RunSpec) -> dict[str, Any]:
     of_blocks = next((key for key in BLOCK_COUNTS if key in config), None)
     of_blocks = of_blocks or next(key for key in ARCHITECTURES[spec.model.architecture].keys if key in BLOCK_COUNTS)
     small: dict[str, Any] = config | {of_blocks: min(TRIED_BLOCKS, int(config.get(of_blocks, TRIED_BLOCKS)))}
-    for key, most in (("vocab_size", TRIED_VOCABULARY), ("max_window_layers", 1), ("sliding_window", 2)):
-        if key in small:
-            small[key] = min(most, small[key])
+    bounds = {
+        "vocab_size": TRIED_VOCABULARY, "max_window_layers": 1, "sliding_window": 2, "full_attention_interval": 2,
+    }  # fmt: skip
+    small |= {key: min(most, small[key]) for key, most in bounds.items() if key in small}
     if "full_attn_idxs" in small:
         small["full_attn_idxs"] = tuple(number for number in small["full_attn_idxs"] if number < small[of_blocks])
     return small

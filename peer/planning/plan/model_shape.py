@@ -49,8 +49,8 @@ class ModelShape:
     tied."""
     hidden_parameters: int
     """The parameters of the matrices that Muon optimizes."""
-    scores: int = 0
-    """The scores of other tokens that a block keeps for each token."""
+    extra: tuple[int, ...] = ()
+    """The values that each block keeps for each token beside what blocks of its sizes usually do."""
     frozen_matrix_parameters: int = 0
     """The parameters of such matrices in the frozen model of an adapter."""
     frozen_bytes: int = 0
@@ -104,7 +104,7 @@ def shape_of(spec: RunSpec, parameters: int = 0) -> ModelShape:
         layers=layers, blocks=model.blocks, width=model.width, attention_width=model.attention_width,
         key_width=model.key_width, inner_width=model.inner_width, vocabulary=model.vocabulary,
         matrix_parameters=matrices if adapter is None else sum(layers),
-        hidden_parameters=trained.hidden, scores=model.scores,
+        hidden_parameters=trained.hidden, extra=model.extra,
         frozen_matrix_parameters=0 if adapter is None else matrices,
         frozen_bytes=frozen, frozen_matrix_bytes=of_matrix, unpacked_bytes=unpacked,
         is_tied=model.vocabulary * model.width not in model.after, before=len(trained.before),

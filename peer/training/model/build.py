@@ -8,6 +8,7 @@ import hashlib
 import math
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
+from decimal import Context, Decimal, localcontext
 from typing import Any
 
 import numpy as np
@@ -129,10 +130,12 @@ def _draw(model: nn.Module, spreads: Mapping[Tensor, float], spec: RunSpec, name
     """Draw all parameters that are no constants, with the deviation in `spreads`; `names` are those in the whole
     model, by the identity of the parameter."""
     for parameter in model.parameters():
-        values = parameter.detach()
+        name, values = names[id(parameter)], parameter.detach()
+        if name.endswith(".A_log"):
+            _draw_logarithms(parameter, f"{spec.run.seed}/{name}", *RATES)
+            continue
         if values.numel() < 2 or bool((values == values.flatten()[0]).all()):
             continue
-        name = names[id(parameter)]
         assert parameter in spreads, f"transformers draws {name} of {spec.model.architecture} in another way"
         _draw_uniform(parameter, f"{spec.run.seed}/{name}", spreads[parameter])
 
@@ -308,17 +311,35 @@ def _from_config(config: PreTrainedConfig) -> nn.Module:
     return model
 
 
+RATES = (0.01, 16.0)
+"""Between which transformers draws how fast each head of a gated delta rule forgets (arXiv:2412.06464)."""
+
+
+@torch.no_grad()
+def _draw_logarithms(parameter: Tensor, stream: str, low: float, high: float) -> None:
+    """Fill with the logarithms of uniform draws. Those of decimals are rounded alike everywhere, as others are not."""
+    generator = _generator(stream)
+    units = (generator.random_raw(parameter.numel()) >> np.uint64(40)).astype(np.float64) * 2.0**-24
+    with localcontext(Context(prec=20)):
+        drawn = [float(Decimal(low + (high - low) * unit).ln()) for unit in units.tolist()]
+    parameter.copy_(torch.tensor(drawn).view_as(parameter))
+
+
 @torch.no_grad()
 def _draw_uniform(parameter: Tensor, stream: str, standard_deviation: float) -> None:
     """Fill with uniform draws of mean 0, by operations that are exact or rounded once on every processor."""
-    key = hashlib.blake2b(f"parameters/{stream}".encode(), digest_size=16).digest()
-    generator = np.random.PCG64(int.from_bytes(key, "big"))
+    generator = _generator(stream)
     bound = np.float32(math.sqrt(3.0) * standard_deviation)
     flat = parameter.view(-1)
     for start in range(0, flat.numel(), _DRAWN_AT_ONCE):
         size = min(_DRAWN_AT_ONCE, flat.numel() - start)
         unit = (generator.random_raw(size) >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
         flat[start : start + size] = torch.from_numpy(unit * (2 * bound) - bound)
+
+
+def _generator(stream: str) -> np.random.PCG64:
+    key = hashlib.blake2b(f"parameters/{stream}".encode(), digest_size=16).digest()
+    return np.random.PCG64(int.from_bytes(key, "big"))
 
 
 def position_inputs(entering_BT: Tensor) -> dict[str, Tensor]:

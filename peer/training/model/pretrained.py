@@ -178,7 +178,7 @@ def _weights(found: FoundModel, config: PreTrainedConfig) -> nn.Module:
 
 BESIDE = frozenset({
     "rope_theta", "rope_scaling", "partial_rotary_factor", "rotary_pct", "rotary_emb_base", "rope_local_base_freq",
-    "sliding_window_pattern", "head_dim", "block_ff_dim", "tie_embedding",
+    "sliding_window_pattern", "head_dim", "block_ff_dim", "tie_embedding", "full_attention_interval",
 })  # fmt: skip
 """Keys of a config.json that transformers takes, and has in no field of that name."""
 
@@ -265,12 +265,15 @@ def _rotary(config: PreTrainedConfig) -> dict[str, Any]:
 
 def _kinds(config: PreTrainedConfig) -> dict[str, Any]:
     """Which blocks slide, as a spec says it: a window of 0 is none, and of a pattern the last block sees all. Or which
-    blocks attend at all, where others convolve."""
+    blocks attend at all, where others convolve or keep a state."""
     if getattr(config, "sliding_window", 0) is None:
         return {"sliding_window": 0, "sliding_window_pattern": None}
     kinds = getattr(config, "layer_types", None) or ()
     if "conv" in kinds:
         return {"full_attn_idxs": [number for number, kind in enumerate(kinds) if kind == "full_attention"]}
+    if "full_attention_interval" in ARCHITECTURES[config.model_type].keys:
+        attends = [number for number, kind in enumerate(kinds) if kind == "full_attention"]
+        return {"full_attention_interval": (*attends, len(kinds))[0] + 1}
     if "sliding_attention" in kinds and "full_attention" in kinds:
         return {"sliding_window_pattern": kinds.index("full_attention") + 1}
     return {}

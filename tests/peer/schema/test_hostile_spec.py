@@ -202,6 +202,8 @@ def smallest(architecture: str) -> dict[str, Any]:
         "hidden_size": 32, "n_embd": 32, "intermediate_size": 32, "n_inner": 32, "ffn_dim": 32, "num_hidden_layers": 2,
         "n_layer": 2, "num_attention_heads": 2, "n_head": 2, "num_key_value_heads": 2, "head_dim": 16,
         "num_local_experts": 4, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+        "full_attention_interval": 2, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+        "linear_key_head_dim": 8, "linear_value_head_dim": 8,
     }  # fmt: skip
     return {key: value for key, value in small.items() if key in keys}
 
@@ -300,13 +302,13 @@ def hook(event, arguments):
     if event == "open" and before and isinstance(arguments[0], str) and arguments[0].startswith(sys.argv[2]):
         raise SystemExit(f"{event} {arguments}")
 sys.addaudithook(hook)
-from peer.training.model.build import build
+from peer.training.model.build import build, next_token_logits
 from peer.schema.spec import from_mapping
-import ast
+import ast, torch
 before["loaded"] = True
 for mapping in ast.literal_eval(sys.stdin.read()):
     try:
-        build(from_mapping(mapping))
+        next_token_logits(build(from_mapping(mapping)), torch.arange(5)[None])
     except ValueError as error:
         print(error)
 assert "kernels" not in sys.modules or sys.modules["kernels"] is None
@@ -315,9 +317,11 @@ assert "kernels" not in sys.modules or sys.modules["kernels"] is None
 
 @pytest.mark.outside
 def test_a_planted_package_of_kernels_is_not_imported(tmp_path: Path) -> None:
-    """transformers would, and fetch code with it. Nor is anything of the owner's read, or anybody asked."""
-    (tmp_path / "kernels").mkdir()
-    (tmp_path / "kernels" / "__init__.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    """transformers would, fetch code with the first one, and advise to install the others. Nor is anything of the
+    owner's read, or anybody asked."""
+    for package in ("kernels", "causal_conv1d", "fla"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     about = tmp_path / f"kernels-{KERNELS_MIN_VERSION}.dist-info"
     about.mkdir()
     (about / "METADATA").write_text(f"Name: kernels\nVersion: {KERNELS_MIN_VERSION}\n")
@@ -326,6 +330,7 @@ def test_a_planted_package_of_kernels_is_not_imported(tmp_path: Path) -> None:
     (mine / "config.json").write_text('{"model_type": "llama"}')
     evil = [{"attn_implementation": "attacker/evil"}, {"_name_or_path": str(mine)}, {"auto_map": "evil.Evil"}]
     mappings = [with_model("llama", **smallest("llama") | each) for each in (*evil, {})]
+    mappings += [with_model(each, **smallest(each)) for each in ("lfm2", "qwen3_5_text")]
     command = [sys.executable, "-c", GUARD, str(tmp_path), str(mine)]
     environment = os.environ | {"USE_HUB_KERNELS": "1"}
     told = subprocess.run(
@@ -333,6 +338,7 @@ def test_a_planted_package_of_kernels_is_not_imported(tmp_path: Path) -> None:
     )
     assert (told.returncode, len(told.stdout.splitlines())) == (0, len(evil)), told.stdout + told.stderr
     assert not (tmp_path / "ran").exists()
+    assert "nstall" not in told.stderr
 
 
 @pytest.mark.parametrize("value", EXTREMES.values(), ids=EXTREMES)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -56,10 +58,16 @@ def test_within_a_twenty_fifth_of_known_peaks(known: Measured) -> None:
 
 
 def saved_bytes(
-    blocks: int, rows: int, config: dict[str, int], *, recomputes: bool, architecture: str = "llama", context: int = 64
+    blocks: int,
+    rows: int,
+    config: Mapping[str, Any],
+    *,
+    recomputes: bool,
+    architecture: str = "llama",
+    context: int = 64,
 ) -> int:
     """What autograd keeps of the blocks of a model in float32, besides parameters; each storage once."""
-    model = {"architecture": architecture, "context": context, "config": config | {"num_hidden_layers": blocks}}
+    model = {"architecture": architecture, "context": context, "config": {**config, "num_hidden_layers": blocks}}
     made = build(from_mapping({"run": {"name": "x"}, "model": model}))
     attend_without_looking(made, context)
     recompute_blocks(made, recomputes)
@@ -95,6 +103,41 @@ def test_blocks_in_float32_keep_what_autograd_saves(key_heads: int, recomputes: 
     )
     less, more = (peak(each, 128, parameters=each.parameters, rung=rung).blocks for each in (two, four))
     assert more - less == pytest.approx(many - few, rel=0.01)
+
+
+BOTH_KINDS: dict[str, dict[str, Any]] = {
+    "lfm2": {"full_attn_idxs": (0,), "block_auto_adjust_ff_dim": False},
+    "qwen3_5_text": {
+        "head_dim": 64, "full_attention_interval": 2, "linear_num_key_heads": 2, "linear_key_head_dim": 32,
+        "linear_value_head_dim": 48,
+    },
+    "qwen3_5_text, a key for each value": {
+        "full_attention_interval": 2, "linear_num_key_heads": 8, "linear_key_head_dim": 32,
+        "linear_value_head_dim": 32,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", BOTH_KINDS)
+def test_blocks_with_and_without_attention_keep_what_autograd_saves(kind: str) -> None:
+    """The second pair of blocks, of which each is of another kind."""
+    architecture, rows, context = kind.partition(",")[0], 2, 256
+    config: dict[str, Any] = BOTH_KINDS[kind] | {
+        "vocab_size": 257, "hidden_size": 128, "intermediate_size": 352, "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    }  # fmt: skip
+    config |= {"linear_num_value_heads": 8} if "linear_num_key_heads" in config else {}
+
+    def of_blocks(number: int) -> tuple[int, int]:
+        saved = [
+            saved_bytes(number, each, config, recomputes=False, architecture=architecture, context=context)
+            for each in (rows, 2 * rows)
+        ]
+        layers = layers_of(architecture, config | {"num_hidden_layers": number}, context)
+        return saved[1] - saved[0], peak(layers, rows * context, parameters=1).blocks
+
+    (less, told_less), (more, told_more) = of_blocks(2), of_blocks(4)
+    assert told_more - told_less == pytest.approx(more - less, rel=0.03)
 
 
 @pytest.mark.filterwarnings("ignore")  # transformers', about positions of a context that is none in the world

@@ -121,6 +121,7 @@ def test_what_every_stage_would_do_again_is_refused(architecture: str, config: d
         ("exaone4", {"sliding_window": 4, "num_hidden_layers": 5}),
         ("exaone4", {"sliding_window": 0, "num_hidden_layers": 5}),
         ("lfm2", {"full_attn_idxs": (1, 3), "num_hidden_layers": 5}),
+        ("qwen3_5_text", {"full_attention_interval": 2, "num_hidden_layers": 5}),
         ("apertus", {}),
         ("granite", {"residual_multiplier": 0.3, "attention_multiplier": 0.1, "logits_scaling": 8.0}),
     ],

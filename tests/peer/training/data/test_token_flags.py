@@ -33,7 +33,8 @@ SMALL: dict[str, Any] = {
     "num_key_value_heads": 2, "n_embd": 32, "n_layer": 2, "n_head": 2, "ffn_dim": 48, "num_local_experts": 2,
     "num_experts": 2, "moe_intermediate_size": 48, "attention_dropout": 0.0, "residual_dropout": 0.0,
     "num_experts_per_tok": 1, "attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "initializer_range": 0.2,
-    "full_attn_idxs": (1,), "block_multiple_of": 16,
+    "full_attn_idxs": (1,), "block_multiple_of": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8, "linear_value_head_dim": 8,
 }  # fmt: skip
 SLIDING: dict[str, Any] = {"sliding_window": 6, "use_sliding_window": True, "max_window_layers": 1}
 PACKED = sorted(ARCHITECTURES.keys() - ATTENDS_BEYOND)

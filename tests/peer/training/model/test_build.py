@@ -42,6 +42,10 @@ SMALL: dict[str, dict[str, object]] = {
     | {"moe_intermediate_size": 48, "num_key_value_heads": 2, "num_experts": 4, "num_experts_per_tok": 2},
     "gpt_oss": LLAMA | {"num_key_value_heads": 2, "head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2},
     "lfm2": LLAMA | {"num_hidden_layers": 3, "num_key_value_heads": 2, "full_attn_idxs": (1,), "block_multiple_of": 16},
+    "qwen3_5_text": LLAMA
+    | {"num_hidden_layers": 3, "num_key_value_heads": 1, "head_dim": 16}
+    | {"full_attention_interval": 2, "linear_num_key_heads": 2, "linear_num_value_heads": 4}
+    | {"linear_key_head_dim": 8, "linear_value_head_dim": 12},
     "gemma": LLAMA | {"num_key_value_heads": 2, "head_dim": 16},
     "opt": {"hidden_size": 32, "ffn_dim": 48, "num_hidden_layers": 2, "num_attention_heads": 2},
     "gpt_neox": {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2},
@@ -123,6 +127,24 @@ def test_a_part_of_a_model_has_the_spreads_of_the_whole() -> None:
         assert torch.equal(part[name], value), name
 
 
+@pytest.mark.parametrize("heads", [1, 64])
+def test_how_fast_states_fade_is_drawn_as_transformers_does(heads: int) -> None:
+    """Logarithms of uniform draws, of one head, too, with agreed bits; in a part of the model as in the whole."""
+    spec = make_spec("qwen3_5_text", linear_num_key_heads=1, linear_num_value_heads=heads)
+    torch.manual_seed(0)
+    name, whole = "model.layers.0.linear_attn.A_log", build(spec)
+    drawn, others = whole.get_parameter(name).exp(), whole.get_parameter(name.replace("0", "2")).exp()
+    theirs = AutoModelForCausalLM.from_config(build_config(make_spec("qwen3_5_text", linear_num_value_heads=1024)))
+    rates = theirs.get_parameter(name).exp()
+    assert rates.min() / 10 <= drawn.min() <= drawn.max() <= rates.max() * 1.01
+    assert not torch.equal(drawn, others)
+    if heads > 1:
+        assert drawn.mean().item() == pytest.approx(rates.mean().item(), rel=0.2)
+    assert build(make_spec("qwen3_5_text")).get_parameter(name).tolist() == FADES
+    part = build_cut(spec, lambda model: model.get_submodule("model.layers.0"))
+    assert torch.equal(part.get_parameter("linear_attn.A_log"), whole.get_parameter(name))
+
+
 def test_every_parameter_has_its_own_stream() -> None:
     """Two matrices of one shape do not start equal."""
     model = build(make_spec())
@@ -156,6 +178,7 @@ def test_every_parameter_has_its_own_stream() -> None:
         ("lfm2", {"full_attn_idxs": 2}, "full_attn_idxs is 2; it must be a list of numbers"),
         ("lfm2", {"full_attn_idxs": [0] * 513}, "full_attn_idxs has 513 numbers; there must be at most 512"),
         ("lfm2", {"intermediate_size": 1}, "feed-forward layers of no width"),
+        ("qwen3_5_text", {"linear_num_key_heads": 3}, "linear_num_key_heads is 3, which does not divide 4"),
         ("llama", {"hidden_size": [32]}, "hidden_size is .*; it must be a whole number"),
         ("gpt2", {"n_head": 5}, "5 attention heads, which do not divide its width of 32"),
     ],
@@ -168,3 +191,4 @@ def test_a_wrong_model_is_one_clear_line(architecture: str, config: dict[str, ob
 
 
 GOLDEN = "1c366feba54381f025d5327fde6964af"
+FADES = [2.1334025859832764, 2.326836347579956, 1.1263759136199951, 1.5717867612838745]

@@ -49,7 +49,10 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
     def backend(graph: Any, inputs: Any) -> Any:
         graphs.append(len(graphs))
-        return torch._dynamo.lookup_backend("aot_eager")(graph, inputs)
+        # The gradient of softplus has other strides than torch thinks, unless it is decomposed, as a compiler does it.
+        is_odd = any(node.target is torch.nn.functional.softplus for node in graph.graph.nodes)
+        name = "aot_eager_decomp_partition" if is_odd else "aot_eager"
+        return torch._dynamo.lookup_backend(name)(graph, inputs)
 
     torch._dynamo.reset()
     net._compiled_slope.cache_clear()

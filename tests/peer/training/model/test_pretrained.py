@@ -239,13 +239,16 @@ WITH_EYES: dict[str, dict[str, Any]] = {
         "eoi_token_index": 202,
     },
     "mistral3": {"model_type": "mistral3", "image_token_index": 200, "tie_word_embeddings": False},
+    "qwen3_5": {"model_type": "qwen3_5", "tie_word_embeddings": False},
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "reads"), [("gemma3", "gemma3_text"), ("mistral3", "ministral3")])
+@pytest.mark.parametrize(
+    ("kind", "reads"), [("gemma3", "gemma3_text"), ("mistral3", "ministral3"), ("qwen3_5", "qwen3_5_text")]
+)
 @pytest.mark.parametrize("prefix", ["language_model.", ""])
 def test_of_a_model_with_eyes_what_reads_text_is_taken(kind: str, reads: str, prefix: str, tmp_path: Path) -> None:
-    """Gemma 3 and Ministral 3 are published so, by either of two names for each tensor."""
+    """Gemma 3, Ministral 3 and Qwen3.5 are published so, by either of two names for each tensor."""
     theirs = publish(tmp_path, reads, num_key_value_heads=2, head_dim=16, initializer_range=0.2, pad_token_id=0)
     path = tmp_path / "config.json"
     path.write_text(json.dumps(WITH_EYES[kind] | {"text_config": json.loads(path.read_text())}))

@@ -26,6 +26,11 @@ SMALL: dict[str, dict[str, Any]] = {
         "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
         "num_key_value_heads": 2, "full_attn_idxs": (1,), "block_multiple_of": 16,
     },
+    "qwen3_5_text": {
+        "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "num_key_value_heads": 1, "head_dim": 16, "full_attention_interval": 2, "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+    },
     "opt": {
         "hidden_size": 32, "ffn_dim": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
     },
