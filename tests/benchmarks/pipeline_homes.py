@@ -125,14 +125,13 @@ def running(folder: Path, homes: Homes, sets: Sequence[str]) -> Iterator[PlacedS
         (folder / "swarm" / f"peer-{number}").mkdir(mode=0o700, parents=True)
         (folder / "swarm" / f"peer-{number}" / DRAG).write_text(str(block_s))
     mbps = [(up, DOWN_MBPS) for _, up in homes] + [(DOWN_MBPS, DOWN_MBPS)]
-    with closing(Namespaces(folder / "lines", mbps, DELAY_S)) as lines:
-        with closing(
-            PlacedSwarm(
-                folder / "swarm", len(homes), "micro", (*SETS, *sets), (f"memory_gb={MEMORY_GB:g}",), own={},
-                places=lines.places, paced=False, hurry=hurry,
-            )
-        ) as run:  # fmt: skip
-            yield run
+    with closing(Namespaces(folder / "lines", mbps, DELAY_S)) as lines, closing(
+        PlacedSwarm(
+            folder / "swarm", len(homes), "micro", (*SETS, *sets), (f"memory_gb={MEMORY_GB:g}",), own={},
+            places=lines.places, paced=False, hurry=hurry,
+        )
+    ) as run:  # fmt: skip
+        yield run
 
 
 def events(run: PlacedSwarm, peer: int, kind: type[T]) -> list[tuple[float, T]]:
@@ -141,8 +140,9 @@ def events(run: PlacedSwarm, peer: int, kind: type[T]) -> list[tuple[float, T]]:
 
 
 def leads_of(run: PlacedSwarm) -> list[int]:
-    formed = [event for peer in range(run.size) for _, event in events(run, peer, ClusterFormed)]
-    return sorted({peer for peer in range(run.size) for event in formed if event.lead == run.id_of(peer)})
+    """The leads that have said that their clusters train."""
+    told = {peer: events(run, peer, ClusterFormed) for peer in range(run.size)}
+    return [peer for peer in told if any(event.lead == run.id_of(peer) for _, event in told[peer])]
 
 
 def stages_of(run: PlacedSwarm, lead: int) -> list[tuple[int, int]]:
