@@ -78,13 +78,23 @@ async def measure_bandwidth(
     async def down(size_bytes: int) -> float | None:
         return await _fetch_s(node, peer, size_bytes, max(0.05, deadline - clock()), clock)
 
+    download = await _mbps(down, round_trip_s, deadline - limit_s / 2, clock)
+    upload = await measure_upload(node, peer, round_trip_s, deadline - clock(), clock)
+    return Bandwidth(download_mbps=download, upload_mbps=upload)
+
+
+async def measure_upload(
+    node: Questions, peer: str, round_trip_s: float, limit_s: float, clock: Clock = time.monotonic
+) -> float | None:
+    """That direction alone, in megabits per second, which nobody else's line is asked to send for."""
+    deadline = clock() + limit_s
+
     async def up(size_bytes: int) -> float | None:
         left_s = max(0.05, deadline - clock())
         told = await node.ask(peer, PROBE_BACK, left_s, 8, _sized(size_bytes))
         return None if told is None or len(told) != 8 else float(struct.unpack(">d", told)[0])
 
-    download = await _mbps(down, round_trip_s, deadline - limit_s / 2, clock)
-    return Bandwidth(download_mbps=download, upload_mbps=await _mbps(up, round_trip_s, deadline, clock))
+    return await _mbps(up, round_trip_s, deadline, clock)
 
 
 async def _mbps(

@@ -27,7 +27,7 @@ from peer.schema.settings import PeerSettings
 from peer.schema.spec import RunSpec
 from peer.testing.fault_channel import BOOKS, Striker
 from peer.testing.faults import Odd
-from peer.testing.short_waits import drag, hurry, is_paced, slow_down
+from peer.testing.short_waits import drag, hurry, is_paced, offer_as_dragged, slow_down
 
 if TYPE_CHECKING:
     from peer.parallel.cluster.home import ClusterHome
@@ -164,6 +164,7 @@ def run() -> int:
     parser.add_argument("--dir", type=Path, required=True)
     directory = parser.parse_known_args()[0].dir
     hurry(directory)
+    offer_as_dragged(directory)
     sys.stdout = watched = WatchedOutput(sys.stdout, directory)
     LinkProcess.module = "peer.testing.faulty_link"
     make_trainer = peer.startup.make_trainer

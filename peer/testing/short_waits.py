@@ -10,7 +10,11 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from peer.schema.settings import PeerSettings
+    from peer.schema.spec import RunSpec
 
 HURRY = "hurry.json"
 """In the directory of a peer that is to be quick there is a file of this name."""
@@ -83,7 +87,8 @@ def slow_down(trainer: Stepping, model: Any, step_s: float, forwards: int = 1) -
 
 DRAG = "drag"
 """While there is a file of this name in the directory of a home of a cluster, each of its blocks computes for so many
-seconds more, forward, as the file says."""
+seconds more, forward, as the file says, and for twice as long backward. The speed that the home offers is at most that
+which these seconds allow for micro-batches of one sequence."""
 BLOCK = re.compile(r".*\blayers\.\d+")
 
 
@@ -91,13 +96,31 @@ def drag(model: Any, directory: Path) -> None:
     """Have the blocks of this model look for that file."""
     path = directory / DRAG
 
-    def compute_longer(*_: object) -> None:
+    def compute_longer(passes: float) -> None:
         if path.exists():
-            time.sleep(float(path.read_text()))
+            time.sleep(passes * float(path.read_text()))
 
     for name, module in model.named_modules():
         if BLOCK.fullmatch(name):
-            module.register_forward_hook(compute_longer)
+            module.register_forward_hook(lambda *_: compute_longer(1))
+            module.register_full_backward_pre_hook(lambda *_: compute_longer(1 / FORWARD - 1))
+
+
+def offer_as_dragged(directory: Path) -> None:
+    """Have this home offer no more than what it can do with that file."""
+    from peer.parallel.cluster import home_offer
+    from peer.planning.plan.model_shape import shape_of
+
+    path, measured = directory / DRAG, home_offer._measured
+
+    def slower(spec: RunSpec, settings: PeerSettings) -> tuple[float, float]:
+        memory_gb, tokens_per_s = measured(spec, settings)
+        if path.exists():
+            sequence_s = float(path.read_text()) / FORWARD * shape_of(spec).blocks
+            tokens_per_s = min(tokens_per_s, spec.model.context / sequence_s)
+        return memory_gb, tokens_per_s
+
+    vars(home_offer)["_measured"] = slower
 
 
 class _Step:

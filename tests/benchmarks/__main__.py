@@ -26,6 +26,7 @@ from tests.benchmarks import (
     parity,
     penalties,
     pipeline,
+    pipeline_homes,
     placement,
     prediction,
     quality,
@@ -36,6 +37,7 @@ from tests.benchmarks import (
 BENCHMARKS = (
     quality, methods, chaos, attacks, spikes, honest, penalties, parity, placement, allreduce, links, churn,
     prediction, simulate, fuzz, cuda, obeyed, busy, memory, fields, gathers, pipeline,
+    pipeline_homes,
 )  # fmt: skip
 
 

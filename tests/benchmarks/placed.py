@@ -18,7 +18,7 @@ def identity_of(number: int) -> Identity:
 
 
 class PlacedSwarm(RealSwarm):
-    """A paced swarm whose peers have these names; with `places` each in its own, and the bootstrap node in the last."""
+    """A swarm whose peers have these names; with `places` each in its own, and the bootstrap node in the last."""
 
     def __init__(
         self,
@@ -31,14 +31,18 @@ class PlacedSwarm(RealSwarm):
         own: Mapping[int, Sequence[str]],
         delay_s: float = 0.0,
         places: Sequence[Place] = (),
+        paced: bool = True,
+        hurry: Mapping[str, float] | None = None,
     ) -> None:
         self._places = places
-        super().__init__(directory, peers, spec, sets, settings, own=own, paced=True, delay_s=delay_s)
+        super().__init__(
+            directory, peers, spec, sets, settings, own=own, paced=paced, delay_s=delay_s, hurry=hurry
+        )  # fmt: skip
 
     def join(self) -> int:
         """Start one more peer, a newcomer; returns its index at once."""
         folder = self.directory / f"peer-{self.size}"
-        folder.mkdir(mode=0o700)
+        folder.mkdir(mode=0o700, exist_ok=True)
         identity_of(self.size).save(folder / "identity.key")
         return super().join()
 

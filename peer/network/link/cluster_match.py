@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from dht.errors import Unreachable
 from dht.node import Node
+from dht.reach.bandwidth_probe import measure_upload, serve_probes
 from dht.records import MAX_MEASURE, MAX_TRIPS, MOST_TRIP_MS, PeerRecord, SoughtHomes, short_id
 from peer.consensus.protocol.messages import Heartbeat
 from peer.network.link.cluster_invite import ClusterInvite, parse_cluster
@@ -31,6 +32,8 @@ MISSES = 2
 PING_AGAIN_S = 60.0
 PINGS = 3
 """Of a home at a time; the shortest counts."""
+LINE_S = 10.0
+"""A home whose line is not known measures its upload with the first home that answers, for at most so long."""
 PONG = b"here"
 
 
@@ -45,7 +48,7 @@ class HomeMatcher:
         self._node, self._notices, self._seek, self._invite, self._say = node, notices, seek, invite, say
         self._matching = HomeMatching(shape_of(spec), spec)
         self._me, upload_mbps = node.peer_id, node.upload_bps / 1e6
-        self._upload_mbps = float(f"{upload_mbps:.2g}")  # every change of an offer makes all homes search anew
+        self._upload_mbps = rounded_mbps(upload_mbps)
         self._search = HomeSearch(
             self._me, self._matching.matches, self._matching.rated, seek.avoid, time.monotonic()
         )  # fmt: skip
@@ -62,6 +65,7 @@ class HomeMatcher:
         """Look until a cluster is found."""
         self._node.answer(PING, self._pong)
         self._node.answer(GATHER, self._answer)
+        serve_probes(self._node)
         pinging = asyncio.create_task(self._keep_pinging())
         try:
             while True:
@@ -198,9 +202,16 @@ class HomeMatcher:
             return
         self._missed.pop(peer, None)
         self._trips_ms[peer] = rounded_ms(shortest_s)
+        if not self._upload_mbps:
+            self._upload_mbps = rounded_mbps(await measure_upload(self._node, peer, shortest_s, LINE_S) or 0.0)
 
 
 def rounded_ms(seconds: float) -> int:
     """Whole milliseconds with one or two digits that count: else every ping would be news to all."""
     digits = 1 if seconds < 0.1 else 2
     return min(MOST_TRIP_MS, max(1, round(float(f"{1e3 * seconds:.{digits}g}"))))
+
+
+def rounded_mbps(rate: float) -> float:
+    """With two digits that count: every change of an offer makes all homes search anew."""
+    return float(f"{rate:.2g}")

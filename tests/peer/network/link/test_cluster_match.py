@@ -106,6 +106,18 @@ def town(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Town:
     return Town(tmp_path)
 
 
+async def test_a_home_whose_line_is_not_known_measures_it_and_offers_that(town: Town) -> None:
+    """Else a home on a slow line would count as one without any limit."""
+    homes = [town.home(seed) for seed in (1, 2, 3)]
+    for node in town.wire.nodes.values():
+        node.upload_bps = 0.0
+    for home in homes:
+        home._upload_mbps = 0.0
+    async with asyncio.timeout(HANG_S):
+        await asyncio.gather(*(home.find() for home in homes))
+    assert [home._mine().upload_mbps > 0 for home in homes] == [True] * 3
+
+
 async def test_three_homes_find_each_other_and_hold_one_line(town: Town) -> None:
     async with asyncio.timeout(HANG_S):
         found = await asyncio.gather(*(town.home(seed).find() for seed in (1, 2, 3)))
