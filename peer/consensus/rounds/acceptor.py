@@ -16,7 +16,7 @@ from peer.consensus.protocol.block import MAX_SKIPPED, Block, ContributionHeader
 from peer.consensus.protocol.head import ChainEntry
 from peer.consensus.protocol.membership import trusted
 from peer.consensus.protocol.messages import BallotId, Nack, Prepare, Promise, Propose, RosterSaid, VoteCast
-from peer.consensus.protocol.refusals import MEANS, PLACE, STATE, TABLES, TIME, VOTES
+from peer.consensus.protocol.refusals import MEANS, MEMBERS, PLACE, STATE, TABLES, TIME, VOTES
 from peer.consensus.rounds import coordinator, member, restart, soundness, timeouts
 from peer.consensus.rounds.interface import CommitBlock, PersistAcceptor, RequestSubmit
 from peer.consensus.rounds.state import Acceptor, Proposal, State
@@ -278,12 +278,18 @@ def _may_follow(mine: Acceptor, proposal: Proposal) -> bool:
 
 def _asked_for_mine(turn: Transition, proposal: Proposal) -> bool:
     """Whether some of what I pledged counts, or I was at least asked for it: a coordinator that starts nobody else, or
-    with headers that nobody can take, would count alone whenever it leads."""
+    with headers that nobody can take, would count alone whenever it leads. With headers that differ from those of the
+    exchange it would have all parts but its own void, since the others reduced theirs by those."""
     update, exchange = proposal.update, turn.state.exchange
     pledged = any(header.peer == turn.me and header.root for header in update.members)
     if proposal.certificate or not pledged or turn.me not in turn.state.electorate:
         return True
     if exchange is not None and exchange.place == turn.place(proposal.ballot):
+        if exchange.basis != norms.inputs_digest_of(update.members):
+            turn.refuse(
+                turn.owner(proposal.ballot), MEMBERS, "it proposes other headers than it started the exchange with"
+            )
+            return False
         return True
     return any(update.contributed(turn.me, part) for part in range(len(update.parts)))
 

@@ -81,6 +81,7 @@ TOO_MANY = ("2^62", "2^63-1", "twice", "an hour ahead")
 ONCE = (
     ("Update contributors.*", "1"),
     ("Prepare place.ballot", "an hour ahead"),
+    ("Start headers.*.staleness", "2^31"),
     *((f"ContributionHeader {name}", value) for name in COUNTS for value in TOO_MANY),
     *((f"{where}.{name}", "2^63-1") for where in ("Promise header", "Start headers.*") for name in COUNTS),
 )
@@ -89,8 +90,9 @@ ONCE = (
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "value"), ONCE, ids=str)
 def test_what_once_cost_something(name: str, value: str) -> None:
-    """Work that counted and was owed as well; waits as long as those of the 3,600th ballot; the others' weight, by
-    tokens that nobody can have read and steps that nobody can have made."""
+    """Work that counted and was owed as well; waits as long as those of the 3,600th ballot; all parts but the liar's, by
+    a header that is another one in its proposal; the others' weight, by tokens that nobody can have read and steps that
+    nobody can have made."""
     field = next(field for field in fields() if str(field) == name)
     outcome = run(Lie(field, (value,)), led=1)
     assert sum(outcome.told.values()) > 0, "the lie was never told"
