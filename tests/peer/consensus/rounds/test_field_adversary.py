@@ -90,9 +90,9 @@ ONCE = (
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "value"), ONCE, ids=str)
 def test_what_once_cost_something(name: str, value: str) -> None:
-    """Work that counted and was owed as well; waits as long as those of the 3,600th ballot; all parts but the liar's, by
-    a header that is another one in its proposal; the others' weight, by tokens that nobody can have read and steps that
-    nobody can have made."""
+    """Work that counted and was owed as well; waits as long as those of the 3,600th ballot; all parts but the liar's,
+    by a header that is another one in its proposal; the others' weight, by tokens that nobody can have read and steps
+    that nobody can have made."""
     field = next(field for field in fields() if str(field) == name)
     outcome = run(Lie(field, (value,)), led=1)
     assert sum(outcome.told.values()) > 0, "the lie was never told"

@@ -330,6 +330,16 @@ def test_who_still_trains_is_given_the_time_to_encode() -> None:
     assert answers_s(state, 0, 1.0, ("p0", "p2")) == 2.0, "it is not asked"
 
 
+def test_ballots_that_nobody_led_make_no_wait_longer() -> None:
+    """Else who begins with a late ballot would have all waits of its round at their upper bounds. Each one that is led
+    doubles them."""
+    first = Deadlines(3.0, 2.0, 3.0, 3.0)
+    turn = Transition(state_of("p0", rules=RULES, deadlines=first), 0.0)
+    turn.skip_to(3600)
+    assert at(turn.state, 3600) == first
+    assert at(turn.state, 3601).ack_s == 2 * first.ack_s
+
+
 # ---- what is measured ----
 
 
