@@ -113,7 +113,7 @@ def simulated(spec: RunSpec, plan: Plan) -> Story:
     group = Group(setting_of(spec, plan), sink=lines.append)
     victim, at = plan.dies
     while group.peers[victim].disk.head.round < at:
-        group.run_until(group.now + 0.05)
+        group.scheduler.run_until(group.now + 0.05)
     group.peers[victim].crash()
     group.run()
     ids = [peer.name for peer in group.peers]

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedConfig
 
 from dht.identity import Identity
 from peer.consensus.protocol.block import VOID, Block
@@ -182,15 +183,23 @@ class Hivemind:
 
 
 class Weights(nn.Module):
-    """Layers of so many parameters, with no computation in them."""
+    """Layers of so many parameters, with no computation in them. The product's `Net` asks a model of transformers for
+    its configuration and its output matrix."""
+
+    config = PreTrainedConfig()
 
     def __init__(self, sizes: list[int]) -> None:
         super().__init__()
         self.layers = nn.ModuleList(Weight(size) for size in sizes)
 
+    def get_output_embeddings(self) -> nn.Module:
+        return self.layers[-1]
+
 
 class Weight(nn.Module):
     """One layer."""
+
+    bias = None
 
     def __init__(self, size: int) -> None:
         super().__init__()

@@ -163,8 +163,10 @@ def _groupings(names: Sequence[str]) -> list[tuple[list[str], list[str]]]:
 
 
 def bars_of(plan: dict[str, Any], rows: list[FoundHomes]) -> list[Bar]:
-    """Homes that found each other against the best grouping, and against random ones."""
+    """Homes that found each other against the best grouping, and against random ones; a quick run tries no best one."""
     by_way = {row.way: fmean(row.speeds) for row in rows}
+    if "exhaustion" not in by_way:
+        return []
     share, gain = by_way["found"] / by_way["exhaustion"], by_way["found"] / by_way["random"]
     return [
         Bar(name=f"found at least {plan['share']:g} of the best", met=share >= plan["share"], figures=f"{share:.2f}"),

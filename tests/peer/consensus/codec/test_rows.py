@@ -438,8 +438,8 @@ def test_a_sketch_adds_what_lies_a_shift_apart() -> None:
     assert (sketch.of(values) == np.bincount(sketch.buckets, weights=runs, minlength=BUCKETS)).all()
 
 
-MOST_NS = 8.0
-"""Of a processor for each parameter and round, with all decoding; 4 to 6 as measured."""
+MOST_SORTS = 3.0
+"""Sorting as many numbers takes 3 ns of a processor for each; 1.4 to 2.4 times that was measured, with all decoding."""
 
 
 @pytest.mark.nightly
@@ -463,8 +463,9 @@ def test_rows_cost_a_few_nanoseconds_of_each_parameter(wire: str) -> None:
         sketch, values, _ = shown(parts[:1])
         assert rows.sum_is_right(codec, sketch, mean, values, made_rows, formula, None)
 
+    unsorted = dice.standard_normal(elements).astype(np.float32)
     seconds = _least_seconds(check) + _least_seconds(lambda: shown(parts)) / 4
-    assert 1e9 * seconds / elements <= MOST_NS
+    assert seconds <= MOST_SORTS * _least_seconds(lambda: np.sort(unsorted))
 
 
 def _least_seconds(work: Callable[[], object]) -> float:
