@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from peer.schema import peak_memory
 from peer.schema.architectures import ARCHITECTURES
@@ -33,6 +28,7 @@ from tests.logits_loss import summed_loss
 from tests.open_models import publish, run_from
 from tests.peer.training.model.test_adapter import adapted
 from tests.peer.training.model.test_build import make_spec
+from tests.tensor_memory import held
 
 EQUAL = 2e-7
 """Relative, of two losses in float32."""
@@ -171,39 +167,6 @@ def test_blocks_that_are_computed_again_give_the_same_bits(architecture: str) ->
     assert all(torch.equal(by_again[name], gradient) for name, gradient in by_loss.items())
     assert left_bytes < 0.8 * kept_bytes
     assert after_bytes == kept_bytes
-
-
-class _Held(TorchDispatchMode):
-    """Counts the bytes of all tensors that operations have made and that still exist, and the most at any time."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.most_bytes = 0
-        self._storages: dict[int, Any] = {}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        for each in tree_leaves(out):
-            if isinstance(each, Tensor):
-                storage = each.untyped_storage()
-                self._storages[storage.data_ptr()] = (
-                    torch.multiprocessing.reductions.StorageWeakRef(storage),
-                    storage.nbytes(),
-                )
-        self._storages = {at: kept for at, kept in self._storages.items() if not kept[0].expired()}
-        self.most_bytes = max(self.most_bytes, self.present_bytes)
-        return out
-
-    @property
-    def present_bytes(self) -> int:
-        return sum(size for kept, size in self._storages.values() if not kept.expired())
-
-
-@contextmanager
-def held() -> Iterator[_Held]:
-    gc.collect()
-    with _Held() as noted:
-        yield noted
 
 
 def test_no_more_than_a_chunk_of_logits_exists() -> None:
