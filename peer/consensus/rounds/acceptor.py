@@ -16,7 +16,7 @@ from peer.consensus.protocol.block import MAX_SKIPPED, Block, ContributionHeader
 from peer.consensus.protocol.head import ChainEntry
 from peer.consensus.protocol.membership import trusted
 from peer.consensus.protocol.messages import BallotId, Nack, Prepare, Promise, Propose, RosterSaid, VoteCast
-from peer.consensus.protocol.refusals import MEANS, MEMBERS, PLACE, STATE, TABLES, TIME, VOTES
+from peer.consensus.protocol.refusals import MEANS, PLACE, STATE, TABLES, TIME, VOTES
 from peer.consensus.rounds import coordinator, member, restart, soundness, timeouts
 from peer.consensus.rounds.interface import CommitBlock, PersistAcceptor, RequestSubmit
 from peer.consensus.rounds.state import Acceptor, Proposal, State
@@ -251,7 +251,9 @@ def _vote_if_held(turn: Transition, proposal: Proposal) -> None:
     if missing or not votes or not validation.fits(turn.rules, state.held, update):
         return
     digest, mine = update.digest, state.acceptor
-    is_right = _is_of_my_state(turn, proposal) and _is_sound(turn, proposal) and _asked_for_mine(turn, proposal)
+    is_right = (
+        _is_of_my_state(turn, proposal) and _is_sound(turn, proposal) and soundness.asked_for_mine(turn, proposal)
+    )
     if not (is_right and _may_follow(mine, proposal)):
         return
     if mine.checked is not None and mine.checked[0] == proposal.ballot and mine.checked[1] != digest:
@@ -274,24 +276,6 @@ def _may_follow(mine: Acceptor, proposal: Proposal) -> bool:
     if mine.accepted is None or mine.accepted[1] == proposal.update.digest:
         return True
     return bool(proposal.certificate) and proposal.certificate[0].ballot > mine.accepted[0]
-
-
-def _asked_for_mine(turn: Transition, proposal: Proposal) -> bool:
-    """Whether some of what I pledged counts, or I was at least asked for it: a coordinator that starts nobody else, or
-    with headers that nobody can take, would count alone whenever it leads. With headers that differ from those of the
-    exchange it would have all parts but its own void, since the others reduced theirs by those."""
-    update, exchange = proposal.update, turn.state.exchange
-    pledged = any(header.peer == turn.me and header.root for header in update.members)
-    if proposal.certificate or not pledged or turn.me not in turn.state.electorate:
-        return True
-    if exchange is not None and exchange.place == turn.place(proposal.ballot):
-        if exchange.basis != norms.inputs_digest_of(update.members):
-            turn.refuse(
-                turn.owner(proposal.ballot), MEMBERS, "it proposes other headers than it started the exchange with"
-            )
-            return False
-        return True
-    return any(update.contributed(turn.me, part) for part in range(len(update.parts)))
 
 
 def _is_of_my_state(turn: Transition, proposal: Proposal) -> bool:

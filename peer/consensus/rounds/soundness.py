@@ -18,6 +18,7 @@ from peer.consensus.protocol.electorate import quorum
 from peer.consensus.protocol.encoding import digest_of, pack
 from peer.consensus.protocol.head import MISDECLARED
 from peer.consensus.protocol.messages import BallotId, EquivocationProof, MeanData, Objection, Reassign, RowDispute
+from peer.consensus.protocol.refusals import MEMBERS
 from peer.consensus.rounds import reassignment, timeouts
 from peer.consensus.rounds.interface import ROW, CheckMean, CheckRow, MeanChecked, RowChecked, ShowRow, Tell
 from peer.consensus.rounds.state import BallotPhase, Mean, MemberState, Misconduct, Proposal
@@ -32,6 +33,22 @@ CHECK_AGAIN_S = 3.0
 """After so long another home is asked again for its answer."""
 PROOF_VOTES_S = 8.0
 """A coordinator gives its proposal so long once nobody can object any more."""
+
+
+def asked_for_mine(turn: Transition, proposal: Proposal) -> bool:
+    """Whether some of what I pledged counts, or I was at least asked for it: a coordinator that starts nobody else, or
+    with headers that nobody can take, would count alone whenever it leads. With other headers than those of the
+    exchange all parts but its own would be void, since the others reduced theirs by those."""
+    update, exchange = proposal.update, turn.state.exchange
+    pledged = any(header.peer == turn.me and header.root for header in update.members)
+    if proposal.certificate or not pledged or turn.me not in turn.state.electorate:
+        return True
+    if exchange is None or exchange.place != turn.place(proposal.ballot):
+        return any(update.contributed(turn.me, part) for part in range(len(update.parts)))
+    if exchange.basis != norms.inputs_digest_of(update.members):
+        turn.refuse(turn.owner(proposal.ballot), MEMBERS, "its headers are not those with which it began the exchange")
+        return False
+    return True
 
 
 def certified(turn: Transition, accepted: tuple[int, bytes], votes: tuple[Vote, ...]) -> bool:
