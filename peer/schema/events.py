@@ -71,6 +71,14 @@ class PeerStarted(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PeerIntroduced(Event):
+    """What a peer is called, the first that it says; with `trains`, in words, once it has the spec of its run."""
+
+    name: str
+    trains: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class InviteIssued(Event):
     """A bootstrap node is reachable under this invite."""
 
