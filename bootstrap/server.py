@@ -65,6 +65,16 @@ async def serve(config: BootstrapConfig, report: EventPrinter, stop: asyncio.Eve
     with lock_directory(config.directory):
         identity = Identity.load_or_create(config.directory / "identity.key")
         report.run, report.peer = config.run.hex()[:16], identity.peer_id
+        health = Health(config.spec.run, config.directory, time.time(), report)
+        report.listener = health.note
+        report(
+            PeerStarted(
+                name="bootstrap",
+                version=version("homefires"),
+                directory=str(config.directory),
+                rounds=config.spec.run.rounds,
+            )
+        )
         file = GenesisFile(config.directory / "genesis", identity, config.run)
         orders = OrdersFile(config.directory, config.run, identity.peer_id, report)
         follower = ChainFollower(
@@ -77,16 +87,6 @@ async def serve(config: BootstrapConfig, report: EventPrinter, stop: asyncio.Eve
         promoter = Promoter(config.directory, config.promote_s, report)
         book = AdmissionBook(config.directory, identity, config.run, config.member_s) if config.terms.admits else None
         page = None if config.page is None else PublicPage(config.page, config.directory, config.spec, identity.peer_id)
-        health = Health(config.spec.run, config.directory, time.time(), report)
-        report.listener = health.note
-        report(
-            PeerStarted(
-                name="bootstrap",
-                version=version("homefires"),
-                directory=str(config.directory),
-                rounds=config.spec.run.rounds,
-            )
-        )
         words = fingerprint_words(identity.peer_id)
         text = f"who joins is shown these words for you; tell them to people by another way: {words}"
         report(AlertRaised(level="info", code="FINGERPRINT", text=text))

@@ -123,7 +123,8 @@ def parse(text: str, now_s: float) -> Invite:
         raise BadInvite("this invite is not signed by the organiser it names; ask the organiser for a new one")
     if invite.expires is not None and invite.expires <= now_s:
         hours = (now_s - invite.expires) / 3600
-        raise BadInvite(f"this invite expired {hours:.1f} hours ago; ask the organiser for a new one")
+        ago = f"{hours:.1f} hours" if hours >= 1 else "less than an hour"
+        raise BadInvite(f"this invite expired {ago} ago; ask the organiser for a new one")
     return invite
 
 

@@ -52,7 +52,7 @@ from peer.node.store.chain_repair import repair_chain
 from peer.node.telemetry.event_log import EventLog, EventPrinter
 from peer.node.telemetry.metrics import MetricsExporter, measuring, one_at_a_time
 from peer.node.telemetry.reporter import Reporter
-from peer.schema.events import Event, NetworkMeasured, PeerStopped
+from peer.schema.events import Event, NetworkMeasured, PeerIntroduced, PeerStopped
 from peer.schema.ipc import Leave
 from peer.schema.live_settings import LiveSettings
 from peer.schema.settings import PeerSettings, settings_from, settings_of
@@ -360,6 +360,7 @@ def _take_part(invite: str, run: bytes, settings: PeerSettings, directory: Path)
         # To leave it is sent what a person would send: the main thread takes it from there.
         leave = partial(os.kill, os.getpid(), signal.SIGTERM)
         commands = Commands(session, run.hex()[:16], me, settings.name or me[-8:], leave)
+        session.emit(PeerIntroduced(name=settings.name or me[-8:]))
         before = settings_of(saved_settings.read_table(directory))
         _keep(settings, directory, session)
         publisher.start(session.warn)

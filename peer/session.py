@@ -77,7 +77,7 @@ from peer.parallel.ranks.rank_group import RankLost
 from peer.parallel.ranks.roster import DeviceRoster
 from peer.planning.forecast.forecaster import Forecaster
 from peer.schema import ipc
-from peer.schema.events import AlertRaised, Event, PeerStateChanged
+from peer.schema.events import AlertRaised, Event, PeerIntroduced, PeerStateChanged
 from peer.schema.ipc import AnyToTrainer
 from peer.schema.settings import PeerSettings
 from peer.schema.spec import RunSpec, parse
@@ -113,6 +113,7 @@ def join(link: LinkProcess, inbox: Inbox, me: str, settings: PeerSettings, direc
     load_libraries()
     session.building = False
     spec = parse(await_spec(inbox, session))
+    session.emit(PeerIntroduced(name=settings.name or me[-8:], trains=spec.in_words))
     if spec.start is not None:
         if not start_blob.is_here(spec.start.digest):
             fetch_start_model(link, inbox, spec, spec.start, session)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -72,6 +73,14 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile:
     """Files in the order of collection: without `--no-loadscope-reorder` the longest lists would come first."""
     return ByFile(config, log)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_user_data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test reads or writes the developer's own runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
+        yield
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -124,6 +124,7 @@ from peer.schema.events import (
     InviteIssued,
     MessageRefused,
     NetworkMeasured,
+    PeerIntroduced,
     PeerStarted,
     PeerStateChanged,
     PeerStopped,
@@ -864,6 +865,7 @@ REPORTED: tuple[Event, ...] = (
     RoundStalled(round=3, ballots=3, rule="TIME", about=NAMES[1], why="round 4 stands still after 3 ballots"),
     SampleWritten(round=3, prompt="Once", text=" upon a time ↵ there was"),
     BoardSeen(present=3, round=42),
+    PeerIntroduced(name="älice", trains="micro: llama on stdlib"),
 )  # fmt: skip
 
 

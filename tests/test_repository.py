@@ -15,6 +15,7 @@ from dht import errors
 from peer.planning.plan.disk_use import disk_of
 from peer.schema.spec import load
 from tui.cli import COMMANDS as COMMANDS_OF_TUI
+from tui.folders import data_root
 
 ROOT = Path(__file__).parents[1]
 
@@ -123,6 +124,10 @@ def test_no_other_distribution_owns_our_names() -> None:
     owners = importlib.metadata.packages_distributions()
     names = ("bootstrap", "dht", "peer", "tui")
     assert {owner for name in names for owner in owners.get(name, [])} <= {"homefires"}
+
+
+def test_no_test_notes_its_folders_among_the_developers_own_runs() -> None:
+    assert not data_root().is_relative_to(Path("~").expanduser())
 
 
 def test_tests_are_no_packages() -> None:

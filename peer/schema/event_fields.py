@@ -5,6 +5,7 @@ It also names the files in which events lie.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -202,3 +203,16 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(item) for item in value]
     return value
+
+
+NARROWER: dict[str, Reader] = {
+    "until": partial(read_optional, read_time),
+    "deadline": partial(read_optional, read_time),
+    "exit_code": read_integer,
+    "phase": read_phase,
+    "peers": partial(read_list, read_connection),
+}
+"""By the name of the field: those of plain values of which the type says too little."""
+
+DECODER = json.JSONDecoder(parse_constant=lambda _: None)
+"""Numbers that JSON lacks (NaN, Infinity) read as null, as they are written here."""

@@ -16,15 +16,13 @@ from pathlib import Path
 from typing import Any, ClassVar, get_type_hints
 
 from peer.schema.event_fields import (
+    DECODER,
     GPU_FIGURES,
+    NARROWER,
     Reader,
     finite,
-    read_connection,
     read_count,
-    read_integer,
     read_list,
-    read_optional,
-    read_phase,
     read_text,
     read_time,
     reader_of,
@@ -67,6 +65,14 @@ class PeerStarted(Event):
     settings: dict[str, Any] = field(default_factory=dict)
     devices: tuple[str, ...] = ()
     sharding: str = ""
+    trains: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerIntroduced(Event):
+    """What a peer is called, the first that it says; with `trains`, in words, once it has the spec of its run."""
+
+    name: str
     trains: str = ""
 
 
@@ -424,7 +430,7 @@ def parse_line(text: str) -> EventLine | None:
     format or escape character becomes U+FFFD), since much of it was said by other peers.
     """
     try:
-        return _read_row(_DECODER.decode(text))
+        return _read_row(DECODER.decode(text))
     except (TypeError, KeyError) as error:
         raise ValueError(f"an event lacks a field or has a wrong one: {error}: {text[:80]!r}") from error
     except RecursionError as error:
@@ -466,10 +472,6 @@ def read_events(directory: Path) -> Iterator[EventLine]:
     return (line for path in event_files(directory) for line in read_lines(path) if line is not None)
 
 
-_DECODER = json.JSONDecoder(parse_constant=lambda _: None)
-"""Numbers that JSON lacks (NaN, Infinity) read as null, as they are written here."""
-
-
 @cache
 def _readers_of(kind: str) -> tuple[tuple[str, Reader], ...]:
     hints = get_type_hints(Event.registry[kind])
@@ -489,12 +491,8 @@ def _read_gpu(value: Any) -> dict[str, Any]:
 
 
 _SPECIAL: dict[str, Reader] = {
-    "until": partial(read_optional, read_time),
-    "deadline": partial(read_optional, read_time),
-    "exit_code": read_integer,
-    "phase": read_phase,
+    **NARROWER,
     "penalties": remembering(partial(read_list, _read_penalty)),
-    "peers": partial(read_list, read_connection),
     "gpus": partial(read_list, _read_gpu),
 }
 """By the name of the field: those of which the type says too little."""

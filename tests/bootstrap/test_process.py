@@ -403,6 +403,16 @@ async def test_two_in_one_directory(tmp_path: Path) -> None:
             assert (await second.ended())[0] == 6
 
 
+async def test_a_node_has_its_name_before_it_finds_a_damaged_file(tmp_path: Path) -> None:
+    (tmp_path / "organiser").mkdir(mode=0o700)
+    (tmp_path / "organiser" / "genesis").write_bytes(b"?")
+    async with bootstrap(tmp_path) as running:
+        started = await running.wait_for(PeerStarted, name="bootstrap")
+        stopped = await running.wait_for(PeerStopped, exit_code=BadInput.exit_code)
+        assert started.name
+        assert "genesis is damaged" in stopped.why
+
+
 async def test_a_damaged_spec_is_named(tmp_path: Path) -> None:
     async with bootstrap(tmp_path, spec=b'[run]\nname = "test"\nfounders = 0\n') as running:
         code, stderr = await running.ended()

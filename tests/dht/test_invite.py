@@ -108,6 +108,7 @@ def test_who_has_taken_part_comes_back_with_an_invite_that_is_over(tmp_path: Pat
         ("hf1:" + "A" * 9000, "longer"),
         (forge(Identity.from_seed(b"x" * 32)), "not signed"),
         (forge(expires=NOW_S - 7200), r"expired 2\.0 hours ago"),
+        (forge(expires=NOW_S - 60), "expired less than an hour ago"),
         (forge(min_version=4), "needs invite version 4"),
         (forge(min_version="2"), "damaged"),
         (forge(min_version=True), "damaged"),

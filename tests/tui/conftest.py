@@ -15,8 +15,8 @@ FAKE_CHILD = Path(__file__).with_name("fake_child.py")
 
 
 @pytest.fixture(autouse=True)
-def no_user_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test reads or writes the developer's own runs."""
+def own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test has runs of its own."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
-from dht.atomic_files import raising_disk_full
+from dht.atomic_files import raising_disk_full, write_atomic
 from dht.errors import BadInput, RoundsFailed, Unreachable
 from dht.invite import INVITE_FILE
 from peer.network.link.cluster_invite import issue_in
@@ -135,7 +135,7 @@ def run_demo(demo: DemoCommand, output: Output, spec: RunSpec, devices: Devices 
     """Run the demo to its end; returns the exit code. `devices` of each peer are values of `settings.devices`; if
     empty, the peers choose. Raises RoundsFailed unless every round was committed with equal results."""
     with open_directory(demo.directory) as directory:
-        (directory / "spec.toml").write_text(dump(spec))
+        write_atomic(directory / "spec.toml", dump(spec).encode())
         output.say(
             f"{demo.peers} peers train {spec.run.name}{_where(devices)} for {spec.run.rounds} rounds in {directory}"
         )
@@ -254,11 +254,10 @@ class DemoRun:
                     self._has_invite = True
                 if isinstance(line.event, AlertRaised) and line.event.code != FINGERPRINT:
                     self.output.say(f"bootstrap: {line.event.level}: {line.event.text}")
-            case EventPrinted(child=child, line=line):
+            case EventPrinted(line=line):
                 self.swarm = apply(self.swarm, line)
                 with raising_disk_full(self.directory):  # flushed: whoever follows the file sees it
                     print(format_line(line), file=self.merged, flush=True)
-                self.output.call(line.peer, child.name)
                 self.output.show(line)
             case ChildExited(child=child):
                 self._note_end(child)
@@ -325,8 +324,13 @@ def open_directory(chosen: Path | None) -> Iterator[Path]:
         return
     if chosen.exists() and (not chosen.is_dir() or any(chosen.iterdir())):
         raise BadInput(f"--dir {chosen} is not an empty folder; name a new one")
+    was_there = chosen.exists()
     chosen.mkdir(mode=0o700, parents=True, exist_ok=True)
-    yield chosen.resolve()
+    try:
+        yield chosen.resolve()
+    finally:
+        if not was_there and not any(chosen.iterdir()):  # as on a full disk
+            chosen.rmdir()
 
 
 def find_fault(swarm: SwarmState, expected: Sequence[str], rounds: int, ends: Mapping[str, str]) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import re
+import shlex
 import sys
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -79,6 +80,7 @@ class NewCommand(Command):
     def run(self) -> int:
         if self.to is not None:
             _require_new(self.to)
+        lay_over({}, self.sets)
         for name in QUESTIONS:
             if answer := getattr(self, name):
                 require_answer(name, answer, f"--{name}")
@@ -106,9 +108,14 @@ class NewCommand(Command):
             try:
                 return wishes, follow(wishes)
             except (BadInput, Unreachable) as error:
-                if isinstance(error, BadSpec) and self.sets:
-                    raise  # no other answer mends a value of --set
+                if isinstance(error, BadSpec) and self.sets:  # no other answer mends a value of --set
+                    raise BadSpec(f"{error}; your answers with another --set: {wishes._again()}") from error
                 print(wrapped(printable(str(error)), WIDTH), file=sys.stderr)
+
+    def _again(self) -> str:
+        """The command that has every answer so far."""
+        given = [f"--{name}={answer}" for name in QUESTIONS if (answer := getattr(self, name))]
+        return shlex.join(["homefires", "new", *([str(self.to)] if self.to else []), *given])
 
 
 def _require_new(path: Path) -> None:

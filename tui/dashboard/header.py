@@ -83,7 +83,9 @@ def draw_keys(view: View, screen: str) -> Text:
 
 def _run_line(view: View) -> Text:
     ink = view.ink
-    name = (f"homefires {figures.run_name(view.swarm)}".strip(), ink.strong)
+    has_begun = any(peer.trains or peer.version for peer in figures.tellers(view.swarm))
+    named = figures.run_name(view.swarm) if has_begun else ""  # by its hash nobody knows it
+    name = (f"homefires {named}".strip(), ink.strong)
     text = Text.assemble(name, (f"  {rounds_words(view.swarm)}", ink.text))
     if view.mine is not None and not view.mini:
         text.append(f"  {view.glyphs.mark} {view.mine.label}", style=ink.mine)

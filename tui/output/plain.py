@@ -75,13 +75,8 @@ class PlainOutput(Output):
         self._said_t = 0.0
         self._synced_t: dict[str, float] = {}
         """The time of the last line on how far a peer has caught up, by peer."""
-        self._names: dict[str, str] = {}
-        """What each peer is called until it says so itself."""
         self._bars: dict[str, Bar] = {}
         """The progress bar of each peer that receives a snapshot."""
-
-    def call(self, peer: str, name: str) -> None:
-        self._names[peer] = name
 
     def show(self, line: EventLine) -> None:
         before, self._swarm = self._swarm, apply(self._swarm, line)
@@ -209,9 +204,7 @@ class PlainOutput(Output):
         return self._called(line.peer)
 
     def _called(self, peer: str) -> str:
-        view = self._swarm.peers.get(peer)
-        told = view.name if view is not None else ""
-        return told or self._names.get(peer) or self._swarm.label(peer) or WATCHER
+        return self._swarm.label(peer) or WATCHER
 
     def _print(self, t: float, text: str) -> None:
         self._said_t = max(t, self._said_t)

@@ -48,9 +48,6 @@ class DashboardOutput(Output):
         self._viewer = subprocess.Popen(argv, env=environment())
         self._tap.is_open = False
 
-    def call(self, peer: str, name: str) -> None:
-        self._lines.call(peer, name)
-
     def show(self, line: EventLine) -> None:
         """Take note of an event; the viewer reads it from the file."""
         self._lines.show(line)

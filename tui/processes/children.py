@@ -263,9 +263,6 @@ class Output:
     def begin(self, events: Path) -> None:
         """Called at the start: from now on every line is also written to this file."""
 
-    def call(self, peer: str, name: str) -> None:
-        """The name of a peer that has not told it yet."""
-
     def show(self, line: EventLine) -> None:
         """Show an event."""
 

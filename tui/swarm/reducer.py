@@ -27,6 +27,7 @@ from peer.schema.events import (
     InviteIssued,
     MessageRefused,
     NetworkMeasured,
+    PeerIntroduced,
     PeerStarted,
     PeerStateChanged,
     PeerStopped,
@@ -168,6 +169,10 @@ def _take_started(draft: SnapshotBuilder, peer: PeerView, t: float, event: PeerS
     devices = devices_words(event.devices, event.sharding) or event.device
     size = f"{event.parameters:,} parameters" if event.parameters else ""
     draft.note(t, "info", peer.peer, "STARTED", " · ".join(filter(None, ("started", devices, size))))
+
+
+def _take_introduction(draft: SnapshotBuilder, peer: PeerView, t: float, event: PeerIntroduced) -> None:
+    peer.name, peer.trains = short_name(event.name), event.trains or peer.trains
 
 
 def _take_cluster(draft: SnapshotBuilder, peer: PeerView, t: float, event: ClusterFormed) -> None:
@@ -373,6 +378,7 @@ def _cells(char: str) -> int:
 
 
 _TAKERS: dict[type[Event], Callable[[SnapshotBuilder, PeerView, float, Any], None]] = {
+    PeerIntroduced: _take_introduction,
     PeerStarted: _take_started,
     SettingsChanged: _take_settings,
     PeerStateChanged: _take_state,

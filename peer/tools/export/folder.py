@@ -131,9 +131,9 @@ def require_start(spec: RunSpec) -> None:
 
 def _require_fits(what: What | None, spec: RunSpec, gguf: gguf_file.Digits | None) -> None:
     if gguf is not None:
-        gguf_file.require_convertible(spec)
         if what == "adapter":
             raise BadInput("--gguf writes a whole model; leave --what adapter away, or name merged or base")
+        gguf_file.require_convertible(spec)
     if what in ("adapter", "merged") and spec.adapter is None:
         raise BadInput(f"{spec.run.name} trains the whole model, without an adapter; leave --what {what} away")
     if what == "base" and spec.start is None:

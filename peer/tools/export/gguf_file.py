@@ -72,12 +72,16 @@ class Vocabulary:
 
 def require_convertible(spec: RunSpec) -> None:
     """Raises BadInput where llama.cpp would compute something else than the run's model, or the extra is missing."""
-    require_extra("gguf", "--gguf")
     model, config = spec.model, spec.model.config
     if model.architecture not in ARCHITECTURES:
         raise BadInput(
             f"--gguf knows {', '.join(ARCHITECTURES)}, and not {model.architecture}; "
             "export without it, and convert the folder with llama.cpp's own script"
+        )
+    if model.tokenizer == "bytes":
+        raise BadInput(
+            "--gguf needs a tokenizer that merges bytes (byte-level BPE), and the tokens of this run are plain bytes; "
+            "export without it"
         )
     windowed = config.get("sliding_window", 0) if model.architecture == "mistral" else config.get("use_sliding_window")
     unknown = {
@@ -88,6 +92,7 @@ def require_convertible(spec: RunSpec) -> None:
     }
     if found := [what for what, is_there in unknown.items() if is_there]:
         raise BadInput(f"--gguf does not know a {model.architecture} with {' and '.join(found)}; export without it")
+    require_extra("gguf", "--gguf")
 
 
 def _ropes(architecture: str) -> tuple[str, ...]:
@@ -125,8 +130,8 @@ def _pre_tokenizer_of(told: Mapping[str, Any]) -> str:
     model, pre = told["model"], told["pre_tokenizer"] or {}
     if model["type"] != "BPE" or not model["merges"] or model.get("byte_fallback"):
         raise BadInput(
-            "--gguf needs a tokenizer that merges bytes (byte-level BPE); that of this run is "
-            f"{'made of plain bytes' if model['type'] == 'BPE' and not model['merges'] else 'another kind'}"
+            "--gguf needs a tokenizer that merges bytes (byte-level BPE); that of this run is another kind; "
+            "export without it"
         )
     if (told["normalizer"] or {"type": "NFC"})["type"] != "NFC":
         raise BadInput(f"--gguf knows no tokenizer that normalises text by {told['normalizer']['type']}")

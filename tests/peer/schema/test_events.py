@@ -16,6 +16,7 @@ from peer.schema.events import (
     EventLine,
     InnerProgressed,
     NetworkMeasured,
+    PeerIntroduced,
     PeerStarted,
     PeerStateChanged,
     PeerStopped,
@@ -51,6 +52,7 @@ EVENTS: tuple[Event, ...] = (
     DeviceMeasured(cpu_percent=12.5),
     PeerStateChanged(state="PAUSED", why="until the evening", until=1_700_000_000.0),
     PeerStopped(why="killed", exit_code=-9),
+    PeerIntroduced(name="alice", trains="micro: llama on stdlib"),
     PeerStarted(name="bob", version="0.1.0", device="2 × cpu", devices=("cpu", "cpu"), sharding="replicated"),
     DeviceMeasured(temperature_c=83.0, gpus=[{"device": "cuda:0", "throttled": "too hot", **GPU}]),
 )

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import tui.commands.demo as demos
-from dht.errors import BadInput, BadSpec, PortInUse, RoundsFailed
+from dht.errors import BadInput, BadSpec, DiskFull, PortInUse, RoundsFailed
 from peer.schema.events import EventLine, InviteIssued, PeerStarted, RoundCommitted, RoundStarted
 from peer.schema.spec import parse, read_text
 from tui.cli import main
-from tui.commands.demo import DemoCommand, find_fault, run_demo
+from tui.commands.demo import DemoCommand, find_fault, open_directory, run_demo
 from tui.output.output import JsonOutput, PlainOutput
 from tui.processes.children import Output
 from tui.processes.device_probe import FoundDevice
@@ -280,6 +280,12 @@ def test_a_folder_with_something_in_it_is_refused(fake_children: Fake, spec_path
     fake_children("well")
     with pytest.raises(BadInput, match="not an empty folder"):
         play(DemoCommand(peers=2, spec=spec_path, directory=tmp_path))
+
+
+def test_a_new_folder_without_room_for_anything_is_gone_again(tmp_path: Path) -> None:
+    with pytest.raises(DiskFull), open_directory(tmp_path / "demo"):
+        raise DiskFull("the disk is full")
+    assert not (tmp_path / "demo").exists()
 
 
 def test_the_bootstrap_nodes_own_events_are_no_peers_events() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from dht.errors import BadInput
 from peer.schema.spec import load
 from peer.schema.spec_fields import USUAL_DATE
 from tests.open_models import publish
@@ -80,6 +81,24 @@ def test_a_file_that_is_no_text_is_refused_before_an_answer_is_lost(
     assert "notes: a name without a suffix is not read" in said
     assert said.count("passes none: there is too little text for one window") == 2
     assert "all of it is 1 token, and a window has 65" in said
+
+
+@pytest.mark.parametrize(
+    ("setting", "typed", "told"),
+    [
+        ("round.steps", "", "--set round.steps: write table.key=value"),
+        ("round.steps=0", "tiny\n3\ninvited\n200\nstdlib\n",
+         "--model=tiny --data=stdlib --friends=3 --who=invited --time=200"),
+    ],
+)  # fmt: skip
+def test_a_wrong_setting_costs_no_answer(
+    setting: str, typed: str, told: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(sys, "stdin", Terminal(typed))
+    assert main(["new", "--set", setting, str(tmp_path / "run.toml")]) == BadInput.exit_code
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert all(word in last for word in told.split())
 
 
 def test_a_question_and_the_forecast_break_between_words(

@@ -14,6 +14,7 @@ from peer.schema.events import (
     InnerProgressed,
     InviteIssued,
     MessageRefused,
+    PeerIntroduced,
     PeerStarted,
     PeerStateChanged,
     PeerStopped,
@@ -290,12 +291,11 @@ def test_a_refusal_names_its_rule_and_its_author(stream: io.StringIO) -> None:
     assert stream.getvalue().splitlines()[-1] == said
 
 
-def test_a_peer_has_the_name_it_was_started_with_until_it_tells_its_own(stream: io.StringIO) -> None:
+def test_a_peer_has_its_name_before_it_has_its_model(stream: io.StringIO) -> None:
     output = PlainOutput(stream)
-    output.call("A", "peer-1")
-    play(output, (0, "A", PeerStateChanged(state="JOINING", why="looking for the run")))
-    play(output, (1, "A", PeerStarted(name="anna", version="0")))
-    assert [line.split()[1] for line in stream.getvalue().splitlines()] == ["peer-1:", "anna:"]
+    play(output, (0, "A", PeerIntroduced(name="anna")))
+    play(output, (1, "A", PeerStateChanged(state="JOINING", why="looking for the run")))
+    assert stream.getvalue() == "00:01  anna: JOINING: looking for the run\n"
 
 
 def test_the_organisers_node_counts_the_peers_and_not_itself(stream: io.StringIO) -> None:

@@ -90,7 +90,7 @@ def find_files(path: str, refuse: Callable[[BadInput], None] = _raise) -> FoundF
     require_there([path])
     root = Path(os.path.expanduser(path))
     if not (root.is_file() or root.is_dir()):
-        raise BadInput(f"settings.data_path is {path!r}, which is neither a file nor a folder; name one of them")
+        raise BadInput(f"the text is looked for at {path!r}, which is neither a file nor a folder; name one of them")
     base, found = (root.parent, [Path(root.name)]) if root.is_file() else (root, _below(root, refuse))
     files, left_out, misnamed = list[DataFile](), list[LeftOut](), list[str]()
     for called in sorted(map(_called, found), key=lambda called: called.split("/")):
@@ -108,7 +108,7 @@ def find_files(path: str, refuse: Callable[[BadInput], None] = _raise) -> FoundF
     if misnamed:
         more = f" and {len(misnamed) - 5} more" if len(misnamed) > 5 else ""
         names = f"{', '.join(misnamed[:5])}{more}"
-        refuse(BadInput(f"settings.data_path is {path!r}; give {names} in it a name that is UTF-8 text"))
+        refuse(BadInput(f"give {names} in {path!r} a name that is UTF-8 text"))
     return FoundFiles(base, tuple(files), tuple(left_out))
 
 
@@ -118,8 +118,8 @@ def require_there(paths: Iterable[str]) -> None:
     absent = [repr(path) for path in paths if not os.path.exists(os.path.expanduser(path))]
     if absent:
         raise BadInput(
-            f"settings.data_path is {' and '.join(absent)}, which is not on this machine; name a text or parquet file "
-            "or a folder"
+            f"the text is looked for at {' and '.join(absent)}, which is not on this machine; name a text or "
+            "parquet file or a folder"
         )
 
 
@@ -127,7 +127,9 @@ def require_some(found: FoundFiles, path: str, refuse: Callable[[BadInput], None
     """Refuses a folder of which nothing is read."""
     if not found.files:
         told = "".join(f"; {each.name}: {each.why}" for each in found.left_out[:3])
-        refuse(BadInput(f"settings.data_path is {path!r}, which holds no text or parquet file{told}; read are {READ}"))
+        refuse(
+            BadInput(f"the text is looked for at {path!r}, which holds no text or parquet file{told}; read are {READ}")
+        )
 
 
 def _called(name: Path) -> str:

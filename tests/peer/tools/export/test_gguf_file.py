@@ -192,7 +192,7 @@ def test_so_is_a_tokenizer_that_splits_text_in_another_way(
 
 def test_a_tokenizer_of_plain_bytes_has_no_merges(corpus: Path, tmp_path: Path) -> None:
     run = make_run(tmp_path, small_spec(corpus, "llama"), rounds=1)
-    with pytest.raises(BadInput, match="that of this run is made of plain bytes"):
+    with pytest.raises(BadInput, match="the tokens of this run are plain bytes; export without it"):
         export(run.directory, tmp_path / "out", gguf="f16")
 
 
