@@ -23,7 +23,7 @@ from torch import Tensor
 from dht.errors import MemoryFull, Unreachable
 from peer.node.host.device import is_out_of_memory, wait_for
 from peer.parallel.pipeline.activation_codec import BadActivations, encoded_bytes
-from peer.parallel.pipeline.flight_check import DESCENT, FINEST, TRIAL_ONE_IN, TRIALS, fault_of_descent
+from peer.parallel.pipeline.flight_check import DESCENT, FINEST, TRIAL_APART, TRIAL_ONE_IN, TRIALS, fault_of_descent
 from peer.parallel.pipeline.flight_messages import (
     AnyFlight,
     AskNorm,
@@ -108,6 +108,8 @@ class LeadStage(StageDevice):
         self._chance = random.SystemRandom()
         self._tries = False
         """Whether the present step begins with trials."""
+        self._untried_steps = TRIAL_APART
+        """Made since the last one; nobody has tried these homes yet."""
         self._step_now = time.time_ns() // 1_000_000  # later than any of a life before this one
         self._in_hand: dict[int, Flight] = {}
         self._sweeps = 0
@@ -123,6 +125,7 @@ class LeadStage(StageDevice):
     def reassign(self, assignment: Assignment) -> None:
         super().reassign(assignment)
         self._workers = [holder.peer for holder in assignment.workers]
+        self._untried_steps = TRIAL_APART
         self._in_hand.clear()
 
     def step(self, round: int, position: float, stop: Callable[[], bool] = lambda: False) -> InnerStep:
@@ -132,11 +135,13 @@ class LeadStage(StageDevice):
         Also raises HomeGone. If the step was not made, the sequences read for it are read again for the next one.
         """
         began = time.perf_counter()
-        self._tries = position == 0 or self._chance.randrange(TRIAL_ONE_IN) == 0
+        is_due = position == 0 and self._untried_steps >= TRIAL_APART
+        self._tries = is_due or self._chance.randrange(TRIAL_ONE_IN) == 0
         try:
             made = super().step(round, position, stop)
             self.step_s = time.perf_counter() - began
             if made.tokens:
+                self._untried_steps += 1
                 self._recent.append(StepTimes(self.step_s, self._flights, made.tokens, self.flight_seconds))
             return made
         except _NotThere:
@@ -154,6 +159,7 @@ class LeadStage(StageDevice):
             self._share_matrix()
             if self._tries:
                 self._require_descent(whole)
+                self._untried_steps = 0
             self._step_now += 1
             self._in_hand.clear()
             self._busy_s = 0.0
