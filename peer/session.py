@@ -196,7 +196,8 @@ def _assembled(
     order = found.order if found is not None and found.leads and not settings.stages else ()
     if settings.stages > 1 or order:
         settings = dataclasses.replace(settings, stages=settings.stages or len(order))
-        assignment = assemble(link.send, inbox, spec, me, settings, directory, session, suspicion, order)
+        upload_mbps = found.upload_mbps if found is not None else 0.0
+        assignment = assemble(link.send, inbox, spec, me, settings, directory, session, suspicion, order, upload_mbps)
     else:
         assignment = await_assignment(link.send, inbox, spec, me, settings, session)
 

@@ -304,6 +304,8 @@ class HomesFound(ToTrainer, frozen=True):
     tokens_per_s: Figure
     line: Text
     """With which the others work in the lead's cluster; empty for the lead itself."""
+    upload_mbps: Figure
+    """Of this home's line, as it was told to the others; 0 if it is not known."""
 
 
 class HomesMissing(ToTrainer, frozen=True):

@@ -15,15 +15,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import combinations, permutations, product
+from math import inf
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from typing import TypeVar
 
 from peer.planning.homes.home_match import HomeMatching
 from peer.planning.placement.block_shares import Dealing, StageHome
 from peer.planning.plan.cluster_cost import forecast_of, layout_of
 from peer.planning.plan.model_shape import shape_of
-from peer.schema.events import ClusterFormed, InnerProgressed, RoundCommitted, StagesMeasured
+from peer.schema.events import ClusterFormed, InnerProgressed, RoundCommitted, RoundStarted
 from peer.schema.spec import RunSpec
 from peer.testing.short_waits import DRAG, FORWARD
 from peer.testing.swarm_contract import changed_spec
@@ -55,6 +56,8 @@ SLOWER = 4.0
 SHARE, GAIN, BACK_S, ROUNDS = 0.85, 2.5, 60.0, 2
 """The bars: of the best, as a multiple of random, until a cluster trains again, until the cuts have moved."""
 FIND_S, STEP_S = 300.0, 180.0
+SEEN_ROUNDS = 4
+"""Of which all steps are measured."""
 MEMORY_GB = 2.0
 
 Homes = Sequence[tuple[float, float]]
@@ -152,14 +155,27 @@ def stages_of(run: PlacedSwarm, lead: int) -> list[tuple[int, int]]:
     return [(numbers[row["peer"]], row["last"] - row["first"] + 1) for row in rows]
 
 
-def await_measured(run: PlacedSwarm, lead: int, since: float) -> float:
-    """Tokens per second of the newest steps of two rounds that this lead made after `since`, a Unix time."""
+def trained(run: PlacedSwarm, lead: int, since: float, before: float = inf) -> list[tuple[int, float]]:
+    """Of each round that this lead began and committed between two Unix times: its steps, and the seconds from its
+    beginning to the last of them."""
+    ends = {event.round - 1 for at, event in events(run, lead, RoundCommitted) if at < before}
+    began = {event.round: at for at, event in events(run, lead, RoundStarted) if at > since}
+    last = {event.round: (event.step, at) for at, event in events(run, lead, InnerProgressed)}
+    return [(last[round][0], last[round][1] - began[round]) for round in sorted(ends & began.keys() & last.keys())]
 
-    def measured() -> list[float]:
-        return [event.step_s for at, event in events(run, lead, StagesMeasured) if at > since]
 
-    run.until(lambda: len(measured()) >= 2, f"lead {lead} makes no steps", within_s=STEP_S)
-    return run.spec.inner.accumulation * run.spec.model.context / median(measured())
+def rate(run: PlacedSwarm, rounds: Sequence[tuple[int, float]]) -> float:
+    """Tokens per second over all steps of these rounds, the first ones included."""
+    steps, seconds = (sum(each) for each in zip(*rounds, strict=True))
+    return run.spec.inner.accumulation * run.spec.model.context * steps / seconds
+
+
+def await_trained(run: PlacedSwarm, lead: int, since: float, rounds: int = SEEN_ROUNDS) -> float:
+    """Tokens per second over all steps of so many rounds that this lead began after `since`, a Unix time."""
+    run.until(
+        lambda: len(trained(run, lead, since)) >= rounds, f"lead {lead} makes no rounds", within_s=rounds * STEP_S
+    )  # fmt: skip
+    return rate(run, trained(run, lead, since))
 
 
 def in_words(run: PlacedSwarm, homes: Homes, leads: Sequence[int]) -> str:
@@ -176,7 +192,7 @@ def find(folder: Path) -> tuple[list[list[str]], list[Bar]]:
         run.until(lambda: len(leads_of(run)) == 2, "no two clusters were formed", within_s=FIND_S)
         leads, found_s = leads_of(run), time.time() - began
         say(in_words(run, SIX, leads))
-        made = sum(await_measured(run, lead, began) for lead in leads)
+        made = sum(await_trained(run, lead, began) for lead in leads)
         words = in_words(run, SIX, leads)
         names = list(map(str, range(len(SIX))))
         costs = Costs.of(run.spec, SIX, names)
@@ -199,7 +215,7 @@ def replace(folder: Path) -> tuple[list[list[str]], list[Bar]]:
         (lead,) = leads_of(run)
         spare = next(peer for peer in range(run.size) if peer not in dict(stages_of(run, lead)))
         run.until(lambda: events(run, spare, ClusterFormed), "the fourth home is no spare", within_s=FIND_S)
-        await_measured(run, lead, time.time())
+        await_trained(run, lead, time.time(), 1)
         worker = stages_of(run, lead)[-1][0]
         say(f"{in_words(run, WITH_SPARE, [lead])}; peer {worker} is killed")
         run.kill(worker)
@@ -232,7 +248,7 @@ def move(folder: Path) -> tuple[list[list[str]], list[Bar]]:
     with running(folder, ALIKE, ("run.founders=1", "round.max_train_s=15")) as run:
         run.until(lambda: leads_of(run), "no cluster was formed", within_s=FIND_S)
         (lead,) = leads_of(run)
-        before_s = await_measured(run, lead, time.time())
+        before_s = await_trained(run, lead, time.time())
         before, words = stages_of(run, lead), in_words(run, ALIKE, [lead])
         worker = before[-1][0]
         seen = len(run.committed(lead))
@@ -242,9 +258,8 @@ def move(folder: Path) -> tuple[list[list[str]], list[Bar]]:
         run.until(lambda: stages_of(run, lead) != before, "the cut does not move", within_s=2 * STEP_S)
         moved_at = events(run, lead, ClusterFormed)[-1][0]
         rounds = sum(struck < at < moved_at for at, _ in events(run, lead, RoundCommitted))
-        between = [event.step_s for at, event in events(run, lead, StagesMeasured) if struck < at < moved_at]
-        slow_s = run.spec.inner.accumulation * run.spec.model.context / max(between)
-        after_s = await_measured(run, lead, moved_at)
+        slow_s = rate(run, trained(run, lead, struck, moved_at))
+        after_s = await_trained(run, lead, moved_at)
         homes = [(SLOWER * block_s if peer == worker else block_s, up) for peer, (block_s, up) in enumerate(ALIKE)]
         say(f"{words} → {in_words(run, homes, [lead])} after {moved_at - struck:.0f} s")
         costs = Costs.of(run.spec, homes, ["0", "1", "2"])

@@ -32,7 +32,7 @@ def test_three_small_homes_find_each_other_and_train_with_a_whole_peer(swarm: St
     had_place = tmp_path / "swarm-0" / "peer-0"
     had_place.mkdir(parents=True, mode=0o700)
     gone = issue_in(tmp_path / "gone")
-    keep_found(had_place, HomesFound(gone.lead, (gone.lead, "me", "another"), 100.0, gone.text()))
+    keep_found(had_place, HomesFound(gone.lead, (gone.lead, "me", "another"), 100.0, gone.text(), 0.0))
     run = swarm(
         peers=4, real=True, sets=(*LIGHT, *CUT, "data.eval_every=1000", "run.founders=2"), settings=RESTING,
         own=dict.fromkeys(range(3), SMALL), hurry=SEARCHING,

@@ -122,6 +122,8 @@ class FoundCluster(Struct, frozen=True, forbid_unknown_fields=True):
     tokens_per_s: Figure
     leads: bool
     """Whether this home is the lead."""
+    upload_mbps: Figure = 0.0
+    """Of this home's line, as it was measured in the search; 0 if it is not known."""
     is_formed: bool = False
     """Whether it has trained together."""
 
@@ -140,7 +142,9 @@ def keep_found(directory: Path, found: HomesFound) -> FoundCluster:
     cluster's line."""
     if found.line:
         save_line(parse_cluster(found.line), directory)
-    kept = FoundCluster(found.lead, found.order, found.tokens_per_s, leads=not found.line)
+    kept = FoundCluster(
+        found.lead, found.order, found.tokens_per_s, leads=not found.line, upload_mbps=found.upload_mbps
+    )
     write_atomic(directory / FOUND_FILE, msgspec.msgpack.encode(kept))
     return kept
 

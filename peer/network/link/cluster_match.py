@@ -90,7 +90,7 @@ class HomeMatcher:
         self._tell()
         match self._next:
             case Gather(match=match, is_given=True):
-                return HomesFound(self._me, match.homes, match.tokens_per_s, "")
+                return HomesFound(self._me, match.homes, match.tokens_per_s, "", self._mine().upload_mbps)
             case Follow(lead=lead):
                 return await self._ask(lead)
         return None
@@ -145,7 +145,7 @@ class HomeMatcher:
             await self._miss(lead)
             return None
         order = word.order if len(word.order) >= 2 else (lead, self._me)
-        return HomesFound(lead, order, 0.0, word.line)
+        return HomesFound(lead, order, 0.0, word.line, self._mine().upload_mbps)
 
     async def _miss(self, peer: str) -> None:
         self._missed[peer] = self._missed.get(peer, 0) + 1

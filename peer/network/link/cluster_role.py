@@ -231,8 +231,8 @@ async def working(
 ) -> AsyncIterator[ClusterRole]:  # fmt: skip
     """The role of a worker; `found` as for `leading`."""
     gate = FlowGate(node, end, invite, lambda peer, why: pipe.send(ipc.HomeLost(peer, why)))
-    patience_s = None if found is None else patience_of(found)
-    seeker = WorkSeeker(node, pipe, invite, name, notices.read_heads, gate.open, patience_s)
+    patience_s, upload_mbps = (None, 0.0) if found is None else (patience_of(found), found.upload_mbps)
+    seeker = WorkSeeker(node, pipe, invite, name, notices.read_heads, gate.open, patience_s, upload_mbps)
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(gate.follow()), tasks.create_task(seeker.follow())]
         try:

@@ -26,11 +26,12 @@ class WorkSeeker:
     def __init__(
         self, node: Node, pipe: LinkEnd, invite: ClusterInvite, name: str,
         read_heads: Callable[[], Awaitable[Mapping[str, PeerRecord]]], assigned: Callable[[Assignment], None],
-        patience_s: float | None = None,
+        patience_s: float | None = None, upload_mbps: float = 0.0,
     ) -> None:  # fmt: skip
         """`assigned` is called with what it is to hold, whenever that changes. After `patience_s` without anything to
-        hold the trainer is told so; None: it waits for its lead for ever."""
-        self._patience_s = patience_s
+        hold the trainer is told so; None: it waits for its lead for ever. `upload_mbps`: offered while the node knows
+        none of its own."""
+        self._patience_s, self._upload_mbps = patience_s, upload_mbps
         self._node, self._pipe, self._invite, self._name = node, pipe, invite, name
         self._read_heads, self._assigned = read_heads, assigned
         self._seeks: SeekWork | None = None
@@ -61,8 +62,8 @@ class WorkSeeker:
         seek = self._seeks
         assert seek is not None, "nothing is asked before the trainer has said what it may offer"
         offer = OfferWork(
-            self._invite.secret, self._name[:64], seek.memory_gb, seek.tokens_per_s, self._node.upload_bps / 1e6,
-            self._epoch,
+            self._invite.secret, self._name[:64], seek.memory_gb, seek.tokens_per_s,
+            self._node.upload_bps / 1e6 or self._upload_mbps, self._epoch,
         )  # fmt: skip
         try:
             packed = await self._node.ask(self._invite.lead, ASK, ASK_S, ANSWER_BYTES, pack_offer(offer))

@@ -53,19 +53,21 @@ LOOK_S = 1.0
 def assemble(
     send: Callable[[ToLink], None], inbox: SimpleQueue[Any], spec: RunSpec, me: str, settings: PeerSettings,
     directory: Path, session: Reporter, suspicion: HomeSuspicion, order: Sequence[str] = (),
+    upload_mbps: float = 0.0,
 ) -> Assignment:  # fmt: skip
     """For a lead: wait until `settings.stages` homes are here, itself included, and tell them which layers they
     hold.
 
     A home that held a stage before holds it again. If it is gone, it is replaced by a home that has kept its layers, or
     else by any other; `suspicion` knows which homes are excluded. The first time, the homes hold the stages that are
-    fastest together, or those of the `order` in which they found each other. Raises the error with which a link ended,
-    LeaveRequested, HomesLacking, and BadInput if the model cannot be cut for these homes.
+    fastest together, or those of the `order` in which they found each other. `upload_mbps`: of this home's line, as
+    measured then. Raises the error with which a link ended, LeaveRequested, HomesLacking, and BadInput if the model
+    cannot be cut for these homes.
     """
     require_cuttable(spec)
     layout, before = layout_of(shape_of(spec), spec), _remembered(directory, me, settings)
     require_blocks(layout, settings.stages)
-    mine = measure_offer(spec, settings, me)
+    mine = measure_offer(spec, settings, me, upload_mbps)
     suspicion.speeds.note_own(mine)
     table = _Table(settings.stages, layout, session)
 

@@ -19,14 +19,14 @@ WIDEST = 4096
 """The maximal width of a product: a wider one is not faster, and needs long on a processor."""
 
 
-def measure_offer(spec: RunSpec, settings: PeerSettings, me: str) -> HomeOffer:
-    """The offer of this home. Memory and speed are 0 (not known) while other programs fill the device. Raises
-    BadInput if no device works."""
+def measure_offer(spec: RunSpec, settings: PeerSettings, me: str, upload_mbps: float = 0.0) -> HomeOffer:
+    """The offer of this home. Memory and speed are 0 (not known) while other programs fill the device. `upload_mbps`:
+    of its line, if that has no cap. Raises BadInput if no device works."""
     try:
         memory_gb, tokens_per_s = _measured(spec, settings)
     except MemoryFull:
         memory_gb = tokens_per_s = 0.0
-    return HomeOffer(me, settings.name, memory_gb, tokens_per_s, settings.upload_mbps)
+    return HomeOffer(me, settings.name, memory_gb, tokens_per_s, settings.upload_mbps or upload_mbps)
 
 
 def _measured(spec: RunSpec, settings: PeerSettings) -> tuple[float, float]:

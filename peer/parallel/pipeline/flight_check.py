@@ -24,7 +24,11 @@ LOSS_NATS = 2.0
 ZEROS = 0.5
 """A larger share of tokens whose values are all 0 is always a fault."""
 TRIAL_ONE_IN = 100
-"""One of this many steps, and the first of every round, begins with a trial; nobody can predict which."""
+"""One of this many steps begins with a trial; nobody can predict which. So does the first of a round, and of a new
+cluster, if no trial was made for TRIAL_APART steps."""
+TRIAL_APART = 20
+"""The two flights of a trial, alone in the pipeline, take 0.7 of a step's time with three homes [exp]. Where a round is
+a step or two, one in each would cost a third of all time."""
 TRIALS = 3
 """The number of trials, with different texts: a home is accused only if it fails in all of them."""
 DESCENT = 0.03

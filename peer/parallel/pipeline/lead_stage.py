@@ -23,7 +23,7 @@ from torch import Tensor
 from dht.errors import MemoryFull, Unreachable
 from peer.node.host.device import is_out_of_memory, wait_for
 from peer.parallel.pipeline.activation_codec import BadActivations, encoded_bytes
-from peer.parallel.pipeline.flight_check import DESCENT, FINEST, TRIAL_ONE_IN, TRIALS, fault_of_descent
+from peer.parallel.pipeline.flight_check import DESCENT, FINEST, TRIAL_APART, TRIAL_ONE_IN, TRIALS, fault_of_descent
 from peer.parallel.pipeline.flight_messages import (
     AnyFlight,
     AskNorm,
@@ -106,23 +106,22 @@ class LeadStage(StageDevice):
         super().__init__(spec, place, batches, device, micro, folder)
         self._require_all, self._silence_s, self._again_s = require_all, silence_s, again_s
         self._chance = random.SystemRandom()
-        self._tries = False
-        """Whether the present step begins with trials."""
+        self._tries, self._untried_steps = False, TRIAL_APART
+        """Whether the present step begins with trials, and the steps since the last: these homes were never tried."""
         self._step_now = time.time_ns() // 1_000_000  # later than any of a life before this one
         self._in_hand: dict[int, Flight] = {}
-        self._sweeps = 0
+        self._sweeps, self._flights = 0, 0
         self._workers = [holder.peer for holder in place.assignment.workers]
         self._clip, self._busy_s = 1.0, 0.0
         self.flight_seconds: dict[str, float] = {}
         """The seconds that each stage needed for a micro-batch, forward and backward, in the newest step."""
         self.step_s = 0.0
         """The duration of that step."""
-        self._flights = 0
         self._recent: deque[StepTimes] = deque(maxlen=TIMES_KEPT)
 
     def reassign(self, assignment: Assignment) -> None:
         super().reassign(assignment)
-        self._workers = [holder.peer for holder in assignment.workers]
+        self._workers, self._untried_steps = [holder.peer for holder in assignment.workers], TRIAL_APART
         self._in_hand.clear()
 
     def step(self, round: int, position: float, stop: Callable[[], bool] = lambda: False) -> InnerStep:
@@ -132,11 +131,12 @@ class LeadStage(StageDevice):
         Also raises HomeGone. If the step was not made, the sequences read for it are read again for the next one.
         """
         began = time.perf_counter()
-        self._tries = position == 0 or self._chance.randrange(TRIAL_ONE_IN) == 0
+        self._tries = (position == 0 and self._untried_steps >= TRIAL_APART) or not self._chance.randrange(TRIAL_ONE_IN)
         try:
             made = super().step(round, position, stop)
             self.step_s = time.perf_counter() - began
             if made.tokens:
+                self._untried_steps = 1 if self._tries else self._untried_steps + 1
                 self._recent.append(StepTimes(self.step_s, self._flights, made.tokens, self.flight_seconds))
             return made
         except _NotThere:

@@ -116,7 +116,7 @@ EXAMPLES: dict[str, Any] = {
         ipc.AssignStages(STAGES),
         ipc.LayersHeld(0, 1),
         ipc.LookForHomes(8.0, 100.0, ("bob",)),
-        ipc.HomesFound("alice", ("alice", "bob"), 100.0, ""),
+        ipc.HomesFound("alice", ("alice", "bob"), 100.0, "", 20.0),
         ipc.HomesMissing(("bob",)),
         ipc.StartLooked(True),
         ipc.SeekWork(8.0, 100.0),

@@ -21,7 +21,7 @@ from dht.identity import Identity
 from dht.invite import issue
 from dht.node import NetworkConfig, open_node
 from peer.network.link.channel import LinkLost
-from peer.network.link.cluster_invite import SECRET_BYTES, ClusterInvite, issue_in, parse_cluster, save_line
+from peer.network.link.cluster_invite import SECRET_BYTES, ClusterInvite, issue_in, keep_found, parse_cluster, save_line
 from peer.network.link.cluster_lead import Offers
 from peer.network.link.handle import LinkProcess
 from peer.schema import spec as specs
@@ -31,6 +31,7 @@ from peer.schema.ipc import (
     Assignment,
     AssignStages,
     HomeLost,
+    HomesFound,
     HomesOffered,
     SeekWork,
     SpecText,
@@ -99,6 +100,12 @@ class Place:
     def worker(self, name: str, line: ClusterInvite, **chosen: Any) -> Trainer:
         save_line(line, self._folder / name)
         return self._start(name, **chosen)
+
+    def finder(self, name: str, found: HomesFound) -> Trainer:
+        """A worker that has found its place by itself."""
+        (self._folder / name).mkdir()
+        keep_found(self._folder / name, found)
+        return self._start(name)
 
     @property
     def line(self) -> ClusterInvite:
@@ -170,6 +177,18 @@ async def test_an_offer_says_what_the_line_may_carry(place: Place) -> None:
         lead, worker = place.lead(), place.worker("w1", place.line, upload_mbps=3.0)
         homes = lead.hear(HomesOffered, lambda said: len(said.homes) == 1).homes
         assert [(home.peer, home.upload_mbps) for home in homes] == [(worker.me, 3.0)]
+
+    await in_thread(story)
+
+
+async def test_an_offer_without_a_cap_says_what_was_measured_while_homes_found_each_other(place: Place) -> None:
+    """By the link before this one: else the first dealing would take it for a line without any limit."""
+
+    def story() -> None:
+        lead, line = place.lead(), place.line
+        worker = place.finder("w1", HomesFound(line.lead, (line.lead, "w1"), 100.0, line.text(), 7.0))
+        homes = lead.hear(HomesOffered, lambda said: len(said.homes) == 1).homes
+        assert [(home.peer, home.upload_mbps) for home in homes] == [(worker.me, 7.0)]
 
     await in_thread(story)
 

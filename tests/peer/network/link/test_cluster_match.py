@@ -114,8 +114,9 @@ async def test_a_home_whose_line_is_not_known_measures_it_and_offers_that(town: 
     for home in homes:
         home._upload_mbps = 0.0
     async with asyncio.timeout(HANG_S):
-        await asyncio.gather(*(home.find() for home in homes))
+        found = await asyncio.gather(*(home.find() for home in homes))
     assert [home._mine().upload_mbps > 0 for home in homes] == [True] * 3
+    assert [each.upload_mbps for each in found] == [home._mine().upload_mbps for home in homes]
 
 
 async def test_three_homes_find_each_other_and_hold_one_line(town: Town) -> None:
@@ -231,13 +232,14 @@ def test_round_trips_are_told_in_few_digits(seconds: float, rounded: int) -> Non
 
 def test_a_place_is_kept_and_forgotten(tmp_path: Path) -> None:
     line = issue_in(tmp_path / "lead")
-    found = HomesFound(line.lead, (line.lead, "me"), 100.0, line.text())
+    found = HomesFound(line.lead, (line.lead, "me"), 100.0, line.text(), 7.0)
     assert not keep_found(tmp_path, found).leads
     assert saved_line(tmp_path) == line
     note_formed(tmp_path)
     kept = found_in(tmp_path)
     assert kept is not None
     assert kept.is_formed
+    assert kept.upload_mbps == 7.0
     forget_found(tmp_path)
     assert found_in(tmp_path) is None
     assert not (tmp_path / LINE_FILE).exists()

@@ -248,9 +248,9 @@ def test_the_next_link_has_the_place_in_a_cluster_that_was_found_meanwhile(tmp_p
     for folder in folders.values():
         folder.mkdir()
     order = (line.lead, "b", "c")
-    keep_found(folders["worker"], HomesFound(line.lead, order, 9.0, line.text()))
+    keep_found(folders["worker"], HomesFound(line.lead, order, 9.0, line.text(), 0.0))
     for name in ("leads", "chosen"):
-        keep_found(folders[name], HomesFound("me", order, 9.0, ""))
+        keep_found(folders[name], HomesFound("me", order, 9.0, "", 0.0))
 
     def opened(name: str, **chosen: int) -> handle.OpenLink:
         link = LinkProcess.__new__(LinkProcess)

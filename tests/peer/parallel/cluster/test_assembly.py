@@ -128,8 +128,9 @@ class Told:
 def lead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Assignment, Told]]:
     """A lead of so many stages that hears these offers one after the other."""
     spec = small_spec(blocks=6)
-    mine = HomeOffer("lead", "Lead", 0.0, 100.0, 0.0)
-    monkeypatch.setattr(assembly, "measure_offer", lambda spec, settings, me: mine)
+    monkeypatch.setattr(
+        assembly, "measure_offer", lambda spec, settings, me, line: HomeOffer("lead", "Lead", 0.0, 100.0, line)
+    )
 
     def assembled(stages: int, *offers: Sequence[HomeOffer]) -> tuple[Assignment, Told]:
         inbox: SimpleQueue[Any] = SimpleQueue()
@@ -138,7 +139,11 @@ def lead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple
         inbox.put(LookupError("nothing more comes"))
         told, settings = Told(), PeerSettings(stages=stages)
         sent: list[Any] = []
-        found = assemble(sent.append, inbox, spec, "lead", settings, tmp_path, told, HomeSuspicion())  # type: ignore[arg-type]
+        suspicion = HomeSuspicion()
+        found = assemble(
+            sent.append, inbox, spec, "lead", settings, tmp_path, told, suspicion, (), 50.0,  # type: ignore[arg-type]
+        )  # fmt: skip
+        assert suspicion.speeds.homes[0].upload_mbps == 50.0
         assert sent == [AssignStages(found)]
         return found, told
 

@@ -21,9 +21,11 @@ CPU = torch.device("cpu")
 SPEC = specs.load("tiny")
 
 
-def test_an_offer_has_a_room_a_speed_and_the_owners_cap() -> None:
+def test_an_offer_has_a_room_a_speed_and_the_owners_cap_or_a_measured_line() -> None:
     offer = measure_offer(SPEC, PeerSettings(name="attic", devices=("cpu",), upload_mbps=20.0), "me")
     assert (offer.peer, offer.name, offer.upload_mbps) == ("me", "attic", 20.0)
+    assert measure_offer(SPEC, PeerSettings(upload_mbps=20.0), "me", 7.0).upload_mbps == 20.0
+    assert measure_offer(SPEC, PeerSettings(), "me", 7.0).upload_mbps == 7.0
     assert offer.memory_gb > 0
     assert offer.tokens_per_s > 0
 

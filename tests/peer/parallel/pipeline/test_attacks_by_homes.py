@@ -14,7 +14,7 @@ from torch import Tensor
 from peer.parallel.pipeline import lead_stage
 from peer.parallel.pipeline.activation_codec import decode_activations, encode_activations, encoded_bytes
 from peer.parallel.pipeline.flight_check import fault_of_descent
-from peer.parallel.pipeline.flight_messages import FlightBack, Forward, decode_flight, encode_flight
+from peer.parallel.pipeline.flight_messages import FlightBack, Forward, GiveUpStep, decode_flight, encode_flight
 from peer.parallel.pipeline.home_group import GarbageHome, HomeGone, SilentHome
 from peer.parallel.pipeline.span_choice import Wire
 from tests.peer.parallel.pipeline.stages import Cluster, small_spec
@@ -159,6 +159,31 @@ def test_a_trial_may_come_in_any_step_and_the_next_step_is_the_same(
     assert torch.equal(tried, without)
     gone = found(cluster, lies("second", FlightBack, flipped), at=0, first=5)
     assert "of what it promises" in gone.why
+
+
+def test_rounds_of_one_step_are_not_all_tried_and_a_late_liar_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first step of all is tried, and the first of a round three steps later."""
+    monkeypatch.setattr(lead_stage, "TRIAL_ONE_IN", 1 << 60)
+    monkeypatch.setattr(lead_stage, "TRIAL_APART", 3)
+    cluster, tried, made = Cluster(small_spec(), 2, "float32", tmp_path), list[int](), list[float]()
+
+    def watched(sender: str, to: str, frame: bytes) -> bytes | None:
+        if isinstance(decode_flight(frame), GiveUpStep):
+            tried.append(len(made))
+        return frame
+
+    cluster.flow.change = watched
+    with cluster.at_work():
+        for _ in range(4):
+            made.append(cluster.lead.step(0, 0).loss)
+        assert tried == [0, 3]
+        cluster.flow.change = lies("second", FlightBack, flipped)
+        for _ in range(2):
+            cluster.lead.step(0, 0)
+        with pytest.raises(GarbageHome, match="of what it promises"):
+            cluster.lead.step(0, 0)
 
 
 @pytest.mark.parametrize("loss", [5.0, torch.nan, -1.0])
