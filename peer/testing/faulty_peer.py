@@ -22,12 +22,14 @@ from peer.__main__ import main
 from peer.network.link.handle import LinkProcess
 from peer.node.store.contributions import WorkStats
 from peer.node.telemetry.reporter import Reporter
+from peer.parallel.cluster import home_offer
+from peer.planning.plan.model_shape import shape_of
 from peer.schema.events import PhaseEntered, RoundStarted, parse_line
 from peer.schema.settings import PeerSettings
 from peer.schema.spec import RunSpec
 from peer.testing.fault_channel import BOOKS, Striker
 from peer.testing.faults import Odd
-from peer.testing.short_waits import drag, hurry, is_paced, offer_as_dragged, slow_down
+from peer.testing.short_waits import DRAG, FORWARD, drag, hurry, is_paced, slow_down
 
 if TYPE_CHECKING:
     from peer.parallel.cluster.home import ClusterHome
@@ -156,6 +158,20 @@ def _distort(trainer: LocalTrainer, odd: Odd) -> None:
     for number, name in enumerate(trainer.layer_names):
         if odd.layer in ("", name):
             trainer._backend.layer(number).residual.mul_(odd.factor)
+
+
+def offer_as_dragged(directory: Path) -> None:
+    """Have this home offer no more than what it can do with that file."""
+    path, measured = directory / DRAG, home_offer._measured
+
+    def slower(spec: RunSpec, settings: PeerSettings) -> tuple[float, float]:
+        memory_gb, tokens_per_s = measured(spec, settings)
+        if path.exists():
+            sequence_s = float(path.read_text()) / FORWARD * shape_of(spec).blocks
+            tokens_per_s = min(tokens_per_s, spec.model.context / sequence_s)
+        return memory_gb, tokens_per_s
+
+    vars(home_offer)["_measured"] = slower
 
 
 def run() -> int:

@@ -10,11 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
-
-if TYPE_CHECKING:
-    from peer.schema.settings import PeerSettings
-    from peer.schema.spec import RunSpec
+from typing import Any, Protocol
 
 HURRY = "hurry.json"
 """In the directory of a peer that is to be quick there is a file of this name."""
@@ -104,23 +100,6 @@ def drag(model: Any, directory: Path) -> None:
         if BLOCK.fullmatch(name):
             module.register_forward_hook(lambda *_: compute_longer(1))
             module.register_full_backward_pre_hook(lambda *_: compute_longer(1 / FORWARD - 1))
-
-
-def offer_as_dragged(directory: Path) -> None:
-    """Have this home offer no more than what it can do with that file."""
-    from peer.parallel.cluster import home_offer
-    from peer.planning.plan.model_shape import shape_of
-
-    path, measured = directory / DRAG, home_offer._measured
-
-    def slower(spec: RunSpec, settings: PeerSettings) -> tuple[float, float]:
-        memory_gb, tokens_per_s = measured(spec, settings)
-        if path.exists():
-            sequence_s = float(path.read_text()) / FORWARD * shape_of(spec).blocks
-            tokens_per_s = min(tokens_per_s, spec.model.context / sequence_s)
-        return memory_gb, tokens_per_s
-
-    vars(home_offer)["_measured"] = slower
 
 
 class _Step:
