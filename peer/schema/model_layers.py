@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dht.errors import BadSpec
-from peer.schema.architectures import ARCHITECTURES, Value
+from peer.schema.architectures import ARCHITECTURES
+from peer.schema.keys.allowed_values import Value
 from peer.schema.peak_memory import FLOAT32_BYTES as FLOAT32_BYTES
 from peer.schema.peak_memory import peak
 

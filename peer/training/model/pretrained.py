@@ -25,8 +25,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 
 from dht.errors import BadSpec, Unreachable
 from peer.node.store import start_blob
-from peer.schema.architectures import ARCHITECTURES, OneOf, Several
+from peer.schema.architectures import ARCHITECTURES
 from peer.schema.extras import require_extra
+from peer.schema.keys.allowed_values import OneOf, Several
 from peer.schema.spec import RunSpec
 from peer.schema.spec_fields import HUB_NAME, START, TEMPLATE_FILE, ModelTable, RunTable, StartTable
 from peer.schema.toml_tables import shortened

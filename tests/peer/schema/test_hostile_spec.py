@@ -19,7 +19,8 @@ from transformers import AutoConfig
 from transformers.utils.import_utils import KERNELS_MIN_VERSION
 
 from dht.errors import BadInput, BadSpec
-from peer.schema.architectures import ARCHITECTURES, Flag, OneOf, Real, Several, Whole
+from peer.schema.architectures import ARCHITECTURES
+from peer.schema.keys.allowed_values import Flag, OneOf, Real, Several, Whole
 from peer.schema.model_layers import MOST_DEVICE_BYTES
 from peer.schema.spec import SHIPPED, RunSpec, dump, from_mapping, load, parse
 from peer.schema.spec_fields import AdapterTable, EvaluateTable, MixTable, StartTable
