@@ -23,6 +23,7 @@ from peer.schema.keys.families import (
     EPSILON,
     EXPERTS,
     FACTOR,
+    GEMMA_4,
     HEAD,
     HEADS,
     INNER,
@@ -47,6 +48,15 @@ _LLAMA_VALUES: Mapping[str, Any] = {
     "tie_word_embeddings": False,
 }  # fmt: skip
 
+_GEMMA_4_VALUES: Mapping[str, Any] = {
+    "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 30, "num_attention_heads": 8,
+    "num_key_value_heads": 4, "head_dim": 256, "global_head_dim": 512, "attention_k_eq_v": False,
+    "tie_word_embeddings": True,
+}  # fmt: skip
+_GEMMA_4_ROPE: Mapping[str, Any] = {
+    "rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25, "rope_local_base_freq": 1e4,
+}  # fmt: skip
+
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
@@ -58,6 +68,8 @@ class Architecture:
     """What transformers takes for those that decide the size, where a spec says nothing; no vocabulary."""
     rope: Mapping[str, Any] = field(default_factory=dict)
     """What it takes for rotary positions there, if they are scaled."""
+    without: Mapping[str, Any] = field(default_factory=dict)
+    """What transformers is told so that models have none of some parts, which no spec can say yet."""
 
 
 ARCHITECTURES: Mapping[str, Architecture] = {
@@ -140,6 +152,15 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26, "num_attention_heads": 8,
             "num_key_value_heads": 4, "head_dim": 256, "tie_word_embeddings": True,
         },
+    ),
+    "gemma4_text": Architecture(
+        keys=GEMMA_4,
+        values=_GEMMA_4_VALUES,
+        rope=_GEMMA_4_ROPE,
+        without={"hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0, "enable_moe_block": False},
+    ),
+    "gemma4_unified_text": Architecture(
+        keys=GEMMA_4, values=_GEMMA_4_VALUES, rope=_GEMMA_4_ROPE, without={"num_kv_shared_layers": 0},
     ),
     "glm4": Architecture(
         keys={**LLAMA, "head_dim": HEAD, "attention_bias": Flag(), "partial_rotary_factor": SHARE},
@@ -282,7 +303,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
 }  # fmt: skip
 """By their names in transformers."""
-MAY_SEE = frozenset({"gemma3_text", "ministral3", "qwen3_5_text"})
+MAY_SEE = frozenset({"gemma3_text", "gemma4_text", "gemma4_unified_text", "ministral3", "qwen3_5_text"})
 """Architectures that are also published as the part of a model that reads text, beside another part that sees."""
 
 

@@ -55,6 +55,16 @@ MINISTRAL: Mapping[str, Allowed] = {
 """YaRN; and queries grow by 1 + `rope_query_beta` · log(1 + ⌊position / `rope_original_positions`⌋), as in Llama 4."""
 WINDOW = Whole(0, 1 << 20)
 """Tokens of the past that a sliding block sees; 0 where no block slides."""
+GEMMA_4: Mapping[str, Allowed] = {
+    **{key: each for key, each in LLAMA.items() if key != "hidden_act"}, "hidden_activation": ACTIVATION,
+    "head_dim": HEAD, "global_head_dim": HEAD, "num_global_key_value_heads": HEADS, "attention_k_eq_v": Flag(),
+    "attention_bias": Flag(), "sliding_window": TOKENS, "final_logit_softcapping": FACTOR,
+    "rope_type": OneOf(("proportional",)), "partial_rotary_factor": SHARE, "rope_local_base_freq": THETA,
+    "layer_scalars": Several(FACTOR, 512),
+}  # fmt: skip
+"""Blocks that see all have heads of their own, and with `attention_k_eq_v` the keys' matrix for their values, too.
+`rope_theta` and `partial_rotary_factor` are of these blocks, `rope_local_base_freq` of those that slide. What leaves a
+block is multiplied by its number of `layer_scalars`, which transformers has beside the parameters."""
 OF_GEMMA = OneOf(tuple(word for word in ACTIVATION.words if word != "gelu"))
 """transformers would read `gelu` as another one."""
 BIASES: Mapping[str, Allowed] = {"attention_bias": Flag(), "mlp_bias": Flag()}

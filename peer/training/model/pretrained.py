@@ -34,7 +34,15 @@ from peer.schema.toml_tables import shortened
 from peer.training.data.chat.training_templates import template_of
 from peer.training.data.hub_access import cannot_load, fetch_files, reason_of
 from peer.training.model import generation
-from peer.training.model.build import ROPE_NAMES, build, build_base_meta, build_config, next_token_logits
+from peer.training.model.build import (
+    ROPE_NAMES,
+    SCALARS,
+    build,
+    build_base_meta,
+    build_config,
+    next_token_logits,
+    scalars_of,
+)
 from peer.training.model.flat_parameters import FlatParameters
 
 KEY = "start.model"
@@ -115,6 +123,9 @@ def adopt(found: FoundModel, table: Mapping[str, Any], template: str = "") -> di
     said = _model_table(config, table)
     files = {} if said["tokenizer"] != START else _files(found, template)
     model = _weights(found, config)
+    scalars = tuple(float(each) for each in scalars_of(model))
+    if any(each != 1 for each in scalars):
+        said["config"] = {SCALARS: scalars} | said["config"]
     manifest = _write(_spec_of(said, "0" * 64, found), model, files)
     _require_alike(_spec_of(said, manifest.name, found), model)
     start = {"model": found.name, "digest": manifest.name, "revision": found.revision}
@@ -201,11 +212,32 @@ def _config(found: FoundModel) -> PreTrainedConfig:
     usual = type(AutoConfig.for_model(kind))
     also = {*usual.attribute_map, *usual.attribute_map.values(), *BESIDE}
     own = {each.name for each in fields(usual)} - of_all | also
+    if "global_head_dim" in ARCHITECTURES[kind].keys:
+        own |= GLOBAL_HEADS.keys()
+        said = _global_heads(said)
+    without = {key: none for key, none in ARCHITECTURES[kind].without.items() if key in said and said[key] is None}
     try:
         # A token that pads is read by nobody here, and may be outside of a small vocabulary.
-        return AutoConfig.for_model(kind, **{key: said[key] for key in own & said.keys()} | {"pad_token_id": None})
+        return AutoConfig.for_model(
+            kind, **{key: said[key] for key in own & said.keys()} | without | {"pad_token_id": None}
+        )
     except BROKEN as error:
         raise cannot_load(KEY, found.name, reason_of(error)) from error
+
+
+GLOBAL_HEADS = {"global_head_dim": "head_dim", "num_global_key_value_heads": "num_key_value_heads"}
+"""Of Gemma 4: what transformers takes for blocks that see all, and what it is called among what a block has of its
+own."""
+
+
+def _global_heads(said: Mapping[str, Any]) -> dict[str, Any]:
+    """A config.json that transformers has written says for each block what differs there; one that Google has written
+    says it once."""
+    of_blocks = said.get("per_layer_config")
+    if not isinstance(of_blocks, dict):
+        return dict(said)
+    of_first = next((each for each in of_blocks.values() if isinstance(each, dict)), {})
+    return {**said, **{key: of_first.get(name, said.get(name)) for key, name in GLOBAL_HEADS.items()}}
 
 
 def _said(found: FoundModel) -> dict[str, Any]:
@@ -231,6 +263,9 @@ def _model_table(config: PreTrainedConfig, table: Mapping[str, Any]) -> dict[str
     known = ARCHITECTURES.get(config.model_type)
     if known is None:  # out of a GGUF file
         raise BadSpec(f"start.model is of {shortened(config.model_type)}, none of {', '.join(ARCHITECTURES)}")
+    for key in known.without:
+        if getattr(config, key, None):
+            raise BadSpec(f"start.model has {key} = {shortened(getattr(config, key))}, which no spec can say yet")
     rotary, usual = _rotary(config), AutoConfig.for_model(config.model_type)
     types = known.keys.get("rope_type", OneOf(("default",)))
     if not isinstance(types, OneOf) or rotary["rope_type"] not in types.words:
@@ -240,8 +275,7 @@ def _model_table(config: PreTrainedConfig, table: Mapping[str, Any]) -> dict[str
     values: dict[str, Any] = {}
     for key, allowed in known.keys.items():
         plain = _numbers if isinstance(allowed, Several) else _plain
-        value = plain(rotary.get(key, _kinds(config).get(key, getattr(config, key, None))))
-        default = plain(_rotary(usual).get(key, _kinds(usual).get(key, getattr(usual, key, None))))
+        value, default = (plain(_value_of(each, key)) for each in (config, usual))
         if value is not None and (value != default or key == "vocab_size"):
             values[key] = value
     positions = int(getattr(config, "max_position_embeddings", CONTEXT_MOST))
@@ -252,6 +286,11 @@ def _model_table(config: PreTrainedConfig, table: Mapping[str, Any]) -> dict[str
     }
     said |= {key: value for key, value in table.items() if key != "config"}
     return said | {"config": values | dict(table.get("config", {}))}
+
+
+def _value_of(config: PreTrainedConfig, key: str) -> Any:
+    told = _kinds(config) | _rotary(config)
+    return told[key] if key in told else getattr(config, key, None)
 
 
 def _rotary(config: PreTrainedConfig) -> dict[str, Any]:
@@ -270,6 +309,10 @@ def _kinds(config: PreTrainedConfig) -> dict[str, Any]:
     if getattr(config, "sliding_window", 0) is None:
         return {"sliding_window": 0, "sliding_window_pattern": None}
     kinds = getattr(config, "layer_types", None) or ()
+    if "global_head_dim" in ARCHITECTURES[config.model_type].keys:
+        said, seeing_all = config.to_dict(), config.per_layer_config[kinds.index("full_attention")]
+        of_all = {key: getattr(seeing_all, name) for key, name in GLOBAL_HEADS.items()}
+        return {name: said[name] for name in GLOBAL_HEADS.values()} | of_all
     if "conv" in kinds:
         return {"full_attn_idxs": [number for number, kind in enumerate(kinds) if kind == "full_attention"]}
     if "full_attention_interval" in ARCHITECTURES[config.model_type].keys:

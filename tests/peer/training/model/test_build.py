@@ -32,6 +32,13 @@ SMALL: dict[str, dict[str, object]] = {
     "mixtral": LLAMA | {"num_key_value_heads": 2, "num_local_experts": 4},
     "olmo3": LLAMA | {"num_hidden_layers": 5},
     "gemma3_text": LLAMA | {"num_hidden_layers": 7, "num_key_value_heads": 2, "head_dim": 16},
+    **{
+        name: LLAMA
+        | {"num_hidden_layers": 7, "num_key_value_heads": 2, "head_dim": 16, "global_head_dim": 24}
+        | {"attention_k_eq_v": True, "num_global_key_value_heads": 1, "sliding_window": 8}
+        | {"final_logit_softcapping": 3.0, "layer_scalars": (0.5, 1.0, 0.75, 1.0, 1.0, 2.0, 0.9)}
+        for name in ("gemma4_text", "gemma4_unified_text")
+    },
     "ministral3": LLAMA | {"num_key_value_heads": 2, "head_dim": 16},
     "apertus": LLAMA | {"num_key_value_heads": 2},
     "exaone4": LLAMA | {"num_hidden_layers": 5, "num_key_value_heads": 2},

@@ -240,11 +240,19 @@ WITH_EYES: dict[str, dict[str, Any]] = {
     },
     "mistral3": {"model_type": "mistral3", "image_token_index": 200, "tie_word_embeddings": False},
     "qwen3_5": {"model_type": "qwen3_5", "tie_word_embeddings": False},
+    **{kind: {"model_type": kind, "tie_word_embeddings": True} for kind in ("gemma4", "gemma4_unified")},
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("kind", "reads"), [("gemma3", "gemma3_text"), ("mistral3", "ministral3"), ("qwen3_5", "qwen3_5_text")]
+    ("kind", "reads"),
+    [
+        ("gemma3", "gemma3_text"),
+        ("mistral3", "ministral3"),
+        ("qwen3_5", "qwen3_5_text"),
+        ("gemma4", "gemma4_text"),
+        ("gemma4_unified", "gemma4_unified_text"),
+    ],
 )
 @pytest.mark.parametrize("prefix", ["language_model.", ""])
 def test_of_a_model_with_eyes_what_reads_text_is_taken(kind: str, reads: str, prefix: str, tmp_path: Path) -> None:
