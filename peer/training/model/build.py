@@ -224,7 +224,7 @@ def build_config(spec: RunSpec) -> PreTrainedConfig:
     values |= {key: value for key, value in said.items() if key not in elsewhere}
     values |= scaling | _without_windows(table.architecture, said) | _global_blocks(table.architecture, said)
     # An embedding that pads is not trained at that token, and some architectures pad by default.
-    values |= {"use_cache": False, "pad_token_id": None} | known.without
+    values |= {"use_cache": False, "pad_token_id": None, **known.without}
     try:
         return AutoConfig.for_model(table.architecture, **values)
     except (TypeError, ValueError, ZeroDivisionError, StrictDataclassError) as error:

