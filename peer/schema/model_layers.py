@@ -149,7 +149,7 @@ GROUP = 64
 ADAPTED = frozenset(
     {
         "llama", "mistral", "ministral3", "qwen2", "qwen3", "gemma", "gemma3_text", "granite", "olmo2", "olmo3",
-        "apertus", "exaone4", "seed_oss", "smollm3",
+        "apertus", "exaone4", "seed_oss", "smollm3", *_OF_GEMMA_4,
     }
 )  # fmt: skip
 """Architectures whose matrices have these names."""
@@ -164,16 +164,26 @@ def adapter_layers(
     if architecture not in ADAPTED:
         raise BadSpec(f"[adapter] is for {', '.join(sorted(ADAPTED))}; this model is of {architecture}")
     sizes, base = _sizes(architecture, config, context), layers_of(architecture, config, context)
+    of_both = _seeing_all(sizes), sizes
+    seeing_all, others = (rank * _adapted(each, targets, trains) for each in of_both)
+    inside = tuple(seeing_all if number in sizes.attending else others for number in range(sizes.blocks))
+    return replace(base, before=(), inside=inside, after=(), hidden=sum(inside))
+
+
+def _adapted(sizes: _Sizes, targets: str, trains: str) -> int:
+    """Inputs and outputs of the matrices of a block beside which an adapter lies, of those that it trains."""
     width, inner = sizes.width, sizes.inner
     shapes = {
         "q_proj": (width, sizes.queries), "k_proj": (width, sizes.keys), "v_proj": (width, sizes.keys),
         "o_proj": (sizes.queries, width), "gate_proj": (width, inner), "up_proj": (width, inner),
         "down_proj": (inner, width),
     }  # fmt: skip
-    names = [name for name in TARGETS[targets] if name != "gate_proj" or architecture not in _UNGATED]
-    of_a, of_b = (sum(shapes[name][side] for name in names) for side in (0, 1))
-    inside = (rank * (of_b if trains == "b" else of_a + of_b),) * sizes.blocks
-    return replace(base, before=(), inside=inside, after=(), hidden=sum(inside))
+    if sizes.architecture in _UNGATED:
+        del shapes["gate_proj"]
+    if sizes.shares_keys:
+        del shapes["v_proj"]
+    of_a, of_b = (sum(shapes[name][side] for name in TARGETS[targets] if name in shapes) for side in (0, 1))
+    return of_b if trains == "b" else of_a + of_b
 
 
 def check_size(architecture: str, config: Mapping[str, Value], context: int) -> None:
