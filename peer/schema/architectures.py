@@ -13,131 +13,48 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dht.errors import BadSpec
-from peer.schema.toml_tables import require, shortened
-
-Value = int | float | str | bool | tuple[int | float | bool, ...]
-
-
-@dataclass(frozen=True)
-class Whole:
-    """A whole number between two."""
-
-    low: int
-    high: int
-
-    def check(self, name: str, value: object) -> None:
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise BadSpec(f"{name} is {shortened(value)}; it must be a whole number")
-        require(value, name, low=self.low, high=self.high)
-
-
-@dataclass(frozen=True)
-class Real:
-    """A number between two."""
-
-    low: float
-    high: float
-
-    def check(self, name: str, value: object) -> None:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise BadSpec(f"{name} is {shortened(value)}; it must be a number")
-        require(value, name, low=self.low, high=self.high)
-
-
-@dataclass(frozen=True)
-class Flag:
-    """True or false."""
-
-    def check(self, name: str, value: object) -> None:
-        if not isinstance(value, bool):
-            raise BadSpec(f"{name} is {shortened(value)}; it must be true or false")
-
-
-@dataclass(frozen=True)
-class OneOf:
-    """One of these words."""
-
-    words: tuple[str, ...]
-
-    def check(self, name: str, value: object) -> None:
-        if value not in self.words:
-            raise BadSpec(f"{name} is {shortened(value)}; it must be one of {', '.join(self.words)}")
-
-
-@dataclass(frozen=True)
-class Several:
-    """A list of numbers, each within the same bounds."""
-
-    each: Whole | Real
-    most: int
-
-    def check(self, name: str, value: object) -> None:
-        if not isinstance(value, list | tuple):
-            raise BadSpec(f"{name} is {shortened(value)}; it must be a list of numbers")
-        if len(value) > self.most:
-            raise BadSpec(f"{name} has {len(value):,} numbers; there must be at most {self.most}")
-        for number, one in enumerate(value):
-            self.each.check(f"{name}[{number}]", one)
-
-
-Allowed = Whole | Real | Flag | OneOf | Several
-
-WIDTH, INNER, BLOCKS, HEADS = Whole(1, 1 << 16), Whole(1, 1 << 18), Whole(1, 512), Whole(1, 1024)
-HEAD, EXPERTS, TOKENS = Whole(2, 1024), Whole(1, 256), Whole(1, 1 << 20)
-VOCABULARY = Whole(2, 1 << 20)
-TOKEN = Whole(0, (1 << 20) - 1)
-SPREAD, EPSILON, DROPOUT = Real(1e-6, 1.0), Real(1e-12, 0.1), Real(0.0, 0.9)
-SHARE, THETA, FACTOR = Real(0.01, 1.0), Real(1.0, 1e9), Real(1e-4, 1e4)
-ACTIVATION = OneOf(("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "quick_gelu", "relu", "relu2", "silu",
-                    "swish", "mish", "tanh"))  # fmt: skip
-
-_ALL: Mapping[str, Allowed] = {
-    "vocab_size": VOCABULARY, "initializer_range": SPREAD, "tie_word_embeddings": Flag(), "bos_token_id": TOKEN,
-    "eos_token_id": TOKEN,
-}  # fmt: skip
-_SHAPE: Mapping[str, Allowed] = {
-    **_ALL, "hidden_size": WIDTH, "num_hidden_layers": BLOCKS, "num_attention_heads": HEADS,
-    "max_position_embeddings": TOKENS, "attention_dropout": DROPOUT,
-}  # fmt: skip
-_LLAMA: Mapping[str, Allowed] = {
-    **_SHAPE, "intermediate_size": INNER, "num_key_value_heads": HEADS, "hidden_act": ACTIVATION,
-    "rms_norm_eps": EPSILON, "rope_theta": THETA,
-}  # fmt: skip
-_YARN: Mapping[str, Allowed] = {
-    "rope_type": OneOf(("default", "yarn")), "rope_factor": Real(1.0, 1024.0), "rope_original_positions": TOKENS,
-    "rope_beta_fast": Real(0.01, 1000.0), "rope_beta_slow": Real(0.01, 1000.0),
-    "rope_attention_factor": Real(0.01, 100.0), "rope_mscale": Real(0.01, 100.0),
-    "rope_mscale_all_dim": Real(0.01, 100.0), "rope_truncate": Flag(),
-}  # fmt: skip
-"""arXiv:2309.00071. DeepSeek has two factors for the attention, of which the quotient counts; with `rope_truncate` the
-bounds between fast and slow are whole numbers."""
-_ROPE: Mapping[str, Allowed] = {
-    **_YARN, "rope_type": OneOf(("default", "linear", "llama3", "yarn")), "rope_low_freq_factor": Real(0.01, 1000.0),
-    "rope_high_freq_factor": Real(0.01, 1000.0),
-}  # fmt: skip
-"""How rotary positions are stretched for longer texts than those of the first training. `rope_factor` is of all ways;
-two factors are of `llama3` (Llama 3.1 and later)."""
-_LONGROPE: Mapping[str, Allowed] = {
-    "rope_type": OneOf(("default", "longrope")), "rope_short_factor": Several(Real(0.01, 1e5), 512),
-    "rope_long_factor": Several(Real(0.01, 1e5), 512), "rope_original_positions": TOKENS,
-    "rope_factor": Real(1.0, 1024.0), "rope_attention_factor": Real(0.01, 100.0),
-}  # fmt: skip
-"""As Phi 3.5 and 4 have it (arXiv:2402.13753): a factor for each pair of a head's rotary values, others in texts of
-more than `rope_original_positions` tokens."""
-_MINISTRAL: Mapping[str, Allowed] = {
-    **{key: each for key, each in _YARN.items() if key != "rope_attention_factor"}, "rope_type": OneOf(("yarn",)),
-    "rope_query_beta": Real(0.0, 10.0),
-}  # fmt: skip
-"""YaRN; and queries grow by 1 + `rope_query_beta` · log(1 + ⌊position / `rope_original_positions`⌋), as in Llama 4."""
-_WINDOW = Whole(0, 1 << 20)
-"""Tokens of the past that a sliding block sees; 0 where no block slides."""
-_OF_GEMMA = OneOf(tuple(word for word in ACTIVATION.words if word != "gelu"))
-"""transformers would read `gelu` as another one."""
-_BIASES: Mapping[str, Allowed] = {"attention_bias": Flag(), "mlp_bias": Flag()}
+from peer.schema.keys.allowed_values import Allowed, Flag, Real, Several, Value, Whole
+from peer.schema.keys.families import (
+    ACTIVATION,
+    ALL,
+    BIASES,
+    BLOCKS,
+    DROPOUT,
+    EPSILON,
+    EXPERTS,
+    FACTOR,
+    GEMMA_4,
+    HEAD,
+    HEADS,
+    INNER,
+    LLAMA,
+    LONGROPE,
+    MINISTRAL,
+    OF_GEMMA,
+    ROPE,
+    SHAPE,
+    SHARE,
+    SPREAD,
+    THETA,
+    TOKENS,
+    WIDTH,
+    WINDOW,
+    YARN,
+)
+from peer.schema.toml_tables import shortened
 
 _LLAMA_VALUES: Mapping[str, Any] = {
     "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32,
     "tie_word_embeddings": False,
+}  # fmt: skip
+
+_GEMMA_4_VALUES: Mapping[str, Any] = {
+    "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 30, "num_attention_heads": 8,
+    "num_key_value_heads": 4, "head_dim": 256, "global_head_dim": 512, "attention_k_eq_v": False,
+    "tie_word_embeddings": True,
+}  # fmt: skip
+_GEMMA_4_ROPE: Mapping[str, Any] = {
+    "rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25, "rope_local_base_freq": 1e4,
 }  # fmt: skip
 
 
@@ -151,16 +68,18 @@ class Architecture:
     """What transformers takes for those that decide the size, where a spec says nothing; no vocabulary."""
     rope: Mapping[str, Any] = field(default_factory=dict)
     """What it takes for rotary positions there, if they are scaled."""
+    without: Mapping[str, Any] = field(default_factory=dict)
+    """What transformers is told so that models have none of some parts, which no spec can say yet."""
 
 
 ARCHITECTURES: Mapping[str, Architecture] = {
-    "llama": Architecture(keys={**_LLAMA, **_BIASES, **_ROPE, "head_dim": HEAD}, values=_LLAMA_VALUES),
+    "llama": Architecture(keys={**LLAMA, **BIASES, **ROPE, "head_dim": HEAD}, values=_LLAMA_VALUES),
     "mistral": Architecture(
-        keys={**_LLAMA, **_ROPE, "head_dim": HEAD, "sliding_window": _WINDOW},
+        keys={**LLAMA, **ROPE, "head_dim": HEAD, "sliding_window": WINDOW},
         values={**_LLAMA_VALUES, "intermediate_size": 14336, "num_key_value_heads": 8},
     ),
     "ministral3": Architecture(
-        keys={**_LLAMA, **_MINISTRAL, "head_dim": HEAD},
+        keys={**LLAMA, **MINISTRAL, "head_dim": HEAD},
         values={
             **_LLAMA_VALUES, "intermediate_size": 14336, "num_hidden_layers": 34, "num_key_value_heads": 8,
             "head_dim": 128,
@@ -173,7 +92,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
     "mixtral": Architecture(
         keys={
-            **_LLAMA, **_ROPE, "head_dim": HEAD, "sliding_window": TOKENS, "num_local_experts": EXPERTS,
+            **LLAMA, **ROPE, "head_dim": HEAD, "sliding_window": TOKENS, "num_local_experts": EXPERTS,
             "num_experts_per_tok": EXPERTS, "router_aux_loss_coef": Real(0.0, 1.0),
         },
         values={
@@ -183,20 +102,20 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
     "qwen2": Architecture(
         keys={
-            **_LLAMA, **_ROPE, "use_sliding_window": Flag(), "sliding_window": TOKENS,
+            **LLAMA, **ROPE, "use_sliding_window": Flag(), "sliding_window": TOKENS,
             "max_window_layers": Whole(0, 512),
         },
         values={**_LLAMA_VALUES, "intermediate_size": 22016, "num_key_value_heads": 32},
     ),
     "qwen3": Architecture(
         keys={
-            **_LLAMA, **_ROPE, "head_dim": HEAD, "attention_bias": Flag(), "use_sliding_window": Flag(),
+            **LLAMA, **ROPE, "head_dim": HEAD, "attention_bias": Flag(), "use_sliding_window": Flag(),
             "sliding_window": TOKENS, "max_window_layers": Whole(0, 512),
         },
         values={**_LLAMA_VALUES, "intermediate_size": 22016, "num_key_value_heads": 32, "head_dim": 128},
     ),
     "gemma": Architecture(
-        keys={**_LLAMA, "head_dim": HEAD, "attention_bias": Flag(), "hidden_act": _OF_GEMMA},
+        keys={**LLAMA, "head_dim": HEAD, "attention_bias": Flag(), "hidden_act": OF_GEMMA},
         values={
             "hidden_size": 3072, "intermediate_size": 24576, "num_hidden_layers": 28, "num_attention_heads": 16,
             "num_key_value_heads": 16, "head_dim": 256, "tie_word_embeddings": True,
@@ -204,18 +123,18 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
     "granite": Architecture(
         keys={
-            **_LLAMA, **_BIASES, **_ROPE, "embedding_multiplier": FACTOR, "logits_scaling": FACTOR,
+            **LLAMA, **BIASES, **ROPE, "embedding_multiplier": FACTOR, "logits_scaling": FACTOR,
             "residual_multiplier": FACTOR, "attention_multiplier": FACTOR,
         },
         values=_LLAMA_VALUES,
     ),
-    "olmo2": Architecture(keys={**_LLAMA, "attention_bias": Flag()}, values=_LLAMA_VALUES),
+    "olmo2": Architecture(keys={**LLAMA, "attention_bias": Flag()}, values=_LLAMA_VALUES),
     "olmo3": Architecture(
-        keys={**_LLAMA, "attention_bias": Flag(), "sliding_window": TOKENS, **_YARN}, values=_LLAMA_VALUES,
+        keys={**LLAMA, "attention_bias": Flag(), "sliding_window": TOKENS, **YARN}, values=_LLAMA_VALUES,
     ),
     "olmoe": Architecture(
         keys={
-            **_LLAMA, "attention_bias": Flag(), "num_experts": EXPERTS, "num_experts_per_tok": EXPERTS,
+            **LLAMA, "attention_bias": Flag(), "num_experts": EXPERTS, "num_experts_per_tok": EXPERTS,
             "norm_topk_prob": Flag(), "router_aux_loss_coef": Real(0.0, 1.0),
         },
         values={
@@ -225,17 +144,26 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
     "gemma3_text": Architecture(
         keys={
-            **{key: each for key, each in _LLAMA.items() if key != "hidden_act"}, "hidden_activation": ACTIVATION,
+            **{key: each for key, each in LLAMA.items() if key != "hidden_act"}, "hidden_activation": ACTIVATION,
             "head_dim": HEAD, "attention_bias": Flag(), "sliding_window": TOKENS, "rope_local_base_freq": THETA,
-            "query_pre_attn_scalar": Whole(1, 1 << 16), **_ROPE,
+            "query_pre_attn_scalar": Whole(1, 1 << 16), **ROPE,
         },
         values={
             "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26, "num_attention_heads": 8,
             "num_key_value_heads": 4, "head_dim": 256, "tie_word_embeddings": True,
         },
     ),
+    "gemma4_text": Architecture(
+        keys=GEMMA_4,
+        values=_GEMMA_4_VALUES,
+        rope=_GEMMA_4_ROPE,
+        without={"hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0, "enable_moe_block": False},
+    ),
+    "gemma4_unified_text": Architecture(
+        keys=GEMMA_4, values=_GEMMA_4_VALUES, rope=_GEMMA_4_ROPE, without={"num_kv_shared_layers": 0},
+    ),
     "glm4": Architecture(
-        keys={**_LLAMA, "head_dim": HEAD, "attention_bias": Flag(), "partial_rotary_factor": SHARE},
+        keys={**LLAMA, "head_dim": HEAD, "attention_bias": Flag(), "partial_rotary_factor": SHARE},
         values={
             **_LLAMA_VALUES, "intermediate_size": 13696, "num_hidden_layers": 40, "num_key_value_heads": 2,
             "head_dim": 128, "attention_bias": True,
@@ -243,7 +171,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
     "apertus": Architecture(
         keys={
-            **{key: each for key, each in _LLAMA.items() if key != "hidden_act"}, **_ROPE, "attention_bias": Flag(),
+            **{key: each for key, each in LLAMA.items() if key != "hidden_act"}, **ROPE, "attention_bias": Flag(),
         },
         values={**_LLAMA_VALUES, "intermediate_size": 14336},
         rope={
@@ -252,12 +180,12 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         },
     ),
     "exaone4": Architecture(
-        keys={**_LLAMA, **_ROPE, "sliding_window": _WINDOW, "sliding_window_pattern": Whole(1, 512)},
+        keys={**LLAMA, **ROPE, "sliding_window": WINDOW, "sliding_window_pattern": Whole(1, 512)},
         values={**_LLAMA_VALUES, "intermediate_size": 16384, "num_key_value_heads": 32},
     ),
     "seed_oss": Architecture(
         keys={
-            **_LLAMA, **_BIASES, **_ROPE, "head_dim": HEAD, "attention_out_bias": Flag(), "residual_dropout": DROPOUT,
+            **LLAMA, **BIASES, **ROPE, "head_dim": HEAD, "attention_out_bias": Flag(), "residual_dropout": DROPOUT,
         },
         values={
             **_LLAMA_VALUES, "intermediate_size": 27648, "num_hidden_layers": 64, "num_attention_heads": 80,
@@ -266,7 +194,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
     "qwen3_moe": Architecture(
         keys={
-            **{key: each for key, each in _LLAMA.items() if key != "intermediate_size"}, **_ROPE, "head_dim": HEAD,
+            **{key: each for key, each in LLAMA.items() if key != "intermediate_size"}, **ROPE, "head_dim": HEAD,
             "attention_bias": Flag(), "use_sliding_window": Flag(), "sliding_window": TOKENS, "num_experts": EXPERTS,
             "num_experts_per_tok": EXPERTS, "moe_intermediate_size": INNER, "norm_topk_prob": Flag(),
             "router_aux_loss_coef": Real(0.0, 1.0),
@@ -278,7 +206,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
     "gpt_oss": Architecture(
         keys={
-            **{key: each for key, each in _LLAMA.items() if key != "hidden_act"}, **_YARN, "head_dim": HEAD,
+            **{key: each for key, each in LLAMA.items() if key != "hidden_act"}, **YARN, "head_dim": HEAD,
             "attention_bias": Flag(), "sliding_window": TOKENS, "num_local_experts": EXPERTS,
             "num_experts_per_tok": EXPERTS, "swiglu_alpha": Real(0.01, 100.0), "swiglu_limit": Real(0.01, 1e4),
             "router_aux_loss_coef": Real(0.0, 1.0),
@@ -295,7 +223,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
     "lfm2": Architecture(
         keys={
-            **{key: each for key, each in _SHAPE.items() if key != "attention_dropout"}, "intermediate_size": INNER,
+            **{key: each for key, each in SHAPE.items() if key != "attention_dropout"}, "intermediate_size": INNER,
             "num_key_value_heads": HEADS, "norm_eps": EPSILON, "rope_theta": THETA,
             "full_attn_idxs": Several(Whole(0, 511), 512), "conv_L_cache": Whole(1, 64), "conv_bias": Flag(),
             "block_auto_adjust_ff_dim": Flag(), "block_multiple_of": Whole(1, 1 << 16),
@@ -309,7 +237,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
     "qwen3_5_text": Architecture(
         keys={
-            **_LLAMA, "head_dim": HEAD, "attention_bias": Flag(), "partial_rotary_factor": SHARE, **_YARN,
+            **LLAMA, "head_dim": HEAD, "attention_bias": Flag(), "partial_rotary_factor": SHARE, **YARN,
             "full_attention_interval": Whole(1, 512), "linear_num_key_heads": HEADS, "linear_num_value_heads": HEADS,
             "linear_key_head_dim": HEAD, "linear_value_head_dim": HEAD, "linear_conv_kernel_dim": Whole(1, 64),
         },
@@ -322,13 +250,13 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
     "phi3": Architecture(
         keys={
-            **_LLAMA, **_LONGROPE, "resid_pdrop": DROPOUT, "embd_pdrop": DROPOUT, "sliding_window": TOKENS,
+            **LLAMA, **LONGROPE, "resid_pdrop": DROPOUT, "embd_pdrop": DROPOUT, "sliding_window": TOKENS,
             "partial_rotary_factor": SHARE,
         },
         values={**_LLAMA_VALUES, "hidden_size": 3072, "intermediate_size": 8192},
     ),
     "smollm3": Architecture(
-        keys={**_LLAMA, **_BIASES, **_ROPE, "no_rope_layer_interval": Whole(1, 512)},
+        keys={**LLAMA, **BIASES, **ROPE, "no_rope_layer_interval": Whole(1, 512)},
         values={
             "hidden_size": 2048, "intermediate_size": 11008, "num_hidden_layers": 36, "num_attention_heads": 16,
             "num_key_value_heads": 4, "tie_word_embeddings": True,
@@ -336,7 +264,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
     "starcoder2": Architecture(
         keys={
-            **_SHAPE, "intermediate_size": INNER, "num_key_value_heads": HEADS, "hidden_act": ACTIVATION,
+            **SHAPE, "intermediate_size": INNER, "num_key_value_heads": HEADS, "hidden_act": ACTIVATION,
             "norm_epsilon": EPSILON, "rope_theta": THETA, "sliding_window": TOKENS, "use_bias": Flag(),
             "residual_dropout": DROPOUT, "embedding_dropout": DROPOUT,
         },
@@ -347,7 +275,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
     "gpt_neox": Architecture(
         keys={
-            **_SHAPE, "intermediate_size": INNER, "hidden_act": ACTIVATION, "hidden_dropout": DROPOUT,
+            **SHAPE, "intermediate_size": INNER, "hidden_act": ACTIVATION, "hidden_dropout": DROPOUT,
             "layer_norm_eps": EPSILON, "use_parallel_residual": Flag(), "attention_bias": Flag(), "rotary_pct": SHARE,
         },
         values={
@@ -357,7 +285,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
     "gpt2": Architecture(
         keys={
-            **_ALL, "n_embd": WIDTH, "n_layer": BLOCKS, "n_head": HEADS, "n_inner": INNER, "n_positions": TOKENS,
+            **ALL, "n_embd": WIDTH, "n_layer": BLOCKS, "n_head": HEADS, "n_inner": INNER, "n_positions": TOKENS,
             "activation_function": ACTIVATION, "resid_pdrop": DROPOUT, "embd_pdrop": DROPOUT, "attn_pdrop": DROPOUT,
             "layer_norm_epsilon": EPSILON, "scale_attn_weights": Flag(), "scale_attn_by_inverse_layer_idx": Flag(),
         },
@@ -365,7 +293,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
     "opt": Architecture(
         keys={
-            **{key: each for key, each in _SHAPE.items() if key != "initializer_range"}, "ffn_dim": INNER,
+            **{key: each for key, each in SHAPE.items() if key != "initializer_range"}, "ffn_dim": INNER,
             "activation_function": ACTIVATION, "dropout": DROPOUT, "init_std": SPREAD,
         },
         values={
@@ -375,7 +303,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
 }  # fmt: skip
 """By their names in transformers."""
-MAY_SEE = frozenset({"gemma3_text", "ministral3", "qwen3_5_text"})
+MAY_SEE = frozenset({"gemma3_text", "gemma4_text", "gemma4_unified_text", "ministral3", "qwen3_5_text"})
 """Architectures that are also published as the part of a model that reads text, beside another part that sees."""
 
 

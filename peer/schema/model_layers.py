@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dht.errors import BadSpec
-from peer.schema.architectures import ARCHITECTURES, Value
+from peer.schema.architectures import ARCHITECTURES
+from peer.schema.keys.allowed_values import Value
 from peer.schema.peak_memory import FLOAT32_BYTES as FLOAT32_BYTES
 from peer.schema.peak_memory import peak
 
@@ -29,10 +30,11 @@ _SHARED_NAMES = {"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_hea
                  "n_inner": "intermediate_size", "n_positions": "max_position_embeddings",
                  "ffn_dim": "intermediate_size", "moe_intermediate_size": "intermediate_size",
                  "num_experts": "num_local_experts"}  # fmt: skip
+_OF_GEMMA_4 = ("gemma4_text", "gemma4_unified_text")
 _CHUNK = 64
 """Tokens after which transformers computes the state of a gated delta rule."""
-_INTERVALS = {"qwen3_5_text": 4}
-"""Of so many blocks the last one attends, where a spec says nothing; of others every one."""
+_INTERVALS = {"qwen3_5_text": 4, **dict.fromkeys(_OF_GEMMA_4, 6)}
+"""Of so many blocks the last one attends (in Gemma 4 to all), where a spec says nothing; of others every one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +89,8 @@ class _Sizes:
     inner: int
     blocks: int
     attending: frozenset[int]
-    """The numbers of the blocks with attention: all of them, but in LFM2 and Qwen3.5."""
+    """The numbers of the blocks with attention: all of them, but in LFM2 and Qwen3.5. In Gemma 4 of those that see
+    all."""
     heads: int
     key_heads: int
     sent: int
@@ -97,6 +100,8 @@ class _Sizes:
     context: int
     vocabulary: int
     flags: Mapping[str, Any]
+    shares_keys: bool = False
+    """Whether values are what the matrix of the keys gives."""
 
     @property
     def queries(self) -> int:
@@ -115,7 +120,7 @@ def layers_of(architecture: str, config: Mapping[str, Value], context: int) -> M
     sizes = _sizes(architecture, config, context)
     width, one = sizes.width, sizes.vocabulary * sizes.width
     without = {"lfm2": _convolving, "qwen3_5_text": _remembering}.get(architecture, _attending)
-    attends, others = _attending(sizes), without(sizes)
+    attends, others = _attending(_seeing_all(sizes)), without(sizes)
     inside = [attends if number in sizes.attending else others for number in range(sizes.blocks)]
     norm = (2 if architecture in _LAYER_NORMS else 1) * width
     head = () if sizes.flags["tie_word_embeddings"] else (one,)
@@ -127,7 +132,7 @@ def layers_of(architecture: str, config: Mapping[str, Value], context: int) -> M
         before, after = (one, (sizes.positions + 2) * width, norm), head
     return ModelLayers(
         before=before, inside=tuple(each.parameters for each in inside), after=after, width=width,
-        attention_width=sizes.queries * len(sizes.attending) // sizes.blocks, key_width=sizes.keys,
+        attention_width=sum(each.queries for each in inside) // sizes.blocks, key_width=sizes.keys,
         inner_width=sizes.inner * sizes.sent, vocabulary=sizes.vocabulary,
         multiplied=sum(each.multiplied for each in inside), hidden=sum(each.hidden for each in inside),
         extra=tuple(each.extra for each in inside),
@@ -144,7 +149,7 @@ GROUP = 64
 ADAPTED = frozenset(
     {
         "llama", "mistral", "ministral3", "qwen2", "qwen3", "gemma", "gemma3_text", "granite", "olmo2", "olmo3",
-        "apertus", "exaone4", "seed_oss", "smollm3",
+        "apertus", "exaone4", "seed_oss", "smollm3", *_OF_GEMMA_4,
     }
 )  # fmt: skip
 """Architectures whose matrices have these names."""
@@ -159,16 +164,26 @@ def adapter_layers(
     if architecture not in ADAPTED:
         raise BadSpec(f"[adapter] is for {', '.join(sorted(ADAPTED))}; this model is of {architecture}")
     sizes, base = _sizes(architecture, config, context), layers_of(architecture, config, context)
+    of_both = _seeing_all(sizes), sizes
+    seeing_all, others = (rank * _adapted(each, targets, trains) for each in of_both)
+    inside = tuple(seeing_all if number in sizes.attending else others for number in range(sizes.blocks))
+    return replace(base, before=(), inside=inside, after=(), hidden=sum(inside))
+
+
+def _adapted(sizes: _Sizes, targets: str, trains: str) -> int:
+    """Inputs and outputs of the matrices of a block beside which an adapter lies, of those that it trains."""
     width, inner = sizes.width, sizes.inner
     shapes = {
         "q_proj": (width, sizes.queries), "k_proj": (width, sizes.keys), "v_proj": (width, sizes.keys),
         "o_proj": (sizes.queries, width), "gate_proj": (width, inner), "up_proj": (width, inner),
         "down_proj": (inner, width),
     }  # fmt: skip
-    names = [name for name in TARGETS[targets] if name != "gate_proj" or architecture not in _UNGATED]
-    of_a, of_b = (sum(shapes[name][side] for name in names) for side in (0, 1))
-    inside = (rank * (of_b if trains == "b" else of_a + of_b),) * sizes.blocks
-    return replace(base, before=(), inside=inside, after=(), hidden=sum(inside))
+    if sizes.architecture in _UNGATED:
+        del shapes["gate_proj"]
+    if sizes.shares_keys:
+        del shapes["v_proj"]
+    of_a, of_b = (sum(shapes[name][side] for name in TARGETS[targets] if name in shapes) for side in (0, 1))
+    return of_b if trains == "b" else of_a + of_b
 
 
 def check_size(architecture: str, config: Mapping[str, Value], context: int) -> None:
@@ -204,6 +219,10 @@ def _sizes(architecture: str, config: Mapping[str, Value], context: int) -> _Siz
     blocks = int(values["num_hidden_layers"])
     interval = int(values.get("full_attention_interval", _INTERVALS.get(architecture, 1)))
     attending = frozenset(values.get("full_attn_idxs", range(interval - 1, blocks, interval)))
+    if architecture in _OF_GEMMA_4:
+        attending |= {blocks - 1}
+    if len(values.get("layer_scalars", range(blocks))) != blocks:
+        raise BadSpec(f"model.config.layer_scalars has {len(values['layer_scalars'])} numbers, for {blocks} blocks")
     if attending and max(attending) >= blocks:
         raise BadSpec(f"model.config.full_attn_idxs names block {max(attending)}, of {blocks} that count from 0")
     return _Sizes(
@@ -234,6 +253,8 @@ class _Block:
     hidden: int
     extra: int
     """As in `ModelLayers`."""
+    queries: int = 0
+    """The width of all query heads together."""
 
 
 def _attending(sizes: _Sizes) -> _Block:
@@ -243,7 +264,34 @@ def _attending(sizes: _Sizes) -> _Block:
         "lfm2": 2 * (sizes.queries + sizes.keys),  # norms
         "qwen3_5_text": max(0, 8 * sizes.queries - 2 * sizes.width + 2 * sizes.keys),  # norms and gates
     }.get(sizes.architecture, 0)
-    return _Block(parameters=matrices + _vectors(sizes), multiplied=multiplied, hidden=hidden, extra=extra)
+    if sizes.architecture in _OF_GEMMA_4:
+        extra = _of_gemma_4(sizes)
+    return _Block(
+        parameters=matrices + _vectors(sizes), multiplied=multiplied, hidden=hidden, extra=extra, queries=sizes.queries,
+    )  # fmt: skip
+
+
+def _of_gemma_4(sizes: _Sizes) -> int:
+    """What a block of Gemma 4 keeps beside: norms of all that enters and leaves, of queries, keys and values."""
+    heads, key_heads, flags = sizes.heads, sizes.key_heads, sizes.flags
+    counted = 2 * int(flags["num_key_value_heads"]) * int(flags["head_dim"])  # the keys of a block that slides
+    of_heads = 4 * sizes.queries + (5 - sizes.shares_keys) * sizes.keys
+    return 2 * sizes.width + of_heads + 8 + 3 * heads + 4 * key_heads - counted
+
+
+def _seeing_all(sizes: _Sizes) -> _Sizes:
+    """Of the blocks of Gemma 4 that do not slide. Raises BadSpec."""
+    if sizes.architecture not in _OF_GEMMA_4:
+        return sizes
+    head, key_heads = int(sizes.flags["global_head_dim"]), sizes.key_heads
+    if sizes.flags["attention_k_eq_v"]:
+        key_heads = int(sizes.flags.get("num_global_key_value_heads", key_heads))
+    if head % 2 or sizes.heads % key_heads:
+        raise BadSpec(
+            f"model.config makes global attention heads {head} wide, {sizes.heads} with {key_heads} keys; the width "
+            "must be even, and the keys divide the heads"
+        )
+    return replace(sizes, head=head, key_heads=key_heads, shares_keys=bool(sizes.flags["attention_k_eq_v"]))
 
 
 def _convolving(sizes: _Sizes) -> _Block:
@@ -282,7 +330,7 @@ def _remembering(sizes: _Sizes) -> _Block:
 
 def _matrices(sizes: _Sizes) -> tuple[int, int, int]:
     """Of a block with attention: all in matrices, those that one token is multiplied with, and those of Muon."""
-    attention = sizes.width * 2 * (sizes.queries + sizes.keys)
+    attention = sizes.width * (2 * (sizes.queries + sizes.keys) - sizes.shares_keys * sizes.keys)
     if sizes.architecture == "qwen3_5_text":  # each query has a gate
         attention += sizes.width * sizes.queries
     feed_forward = (2 if sizes.architecture in _UNGATED else 3) * sizes.width * sizes.inner
@@ -298,7 +346,7 @@ def _matrices(sizes: _Sizes) -> tuple[int, int, int]:
 def _vectors(sizes: _Sizes) -> int:
     """Parameters of a block that are in no matrix: norms and biases."""
     width, inner, queries, keys = sizes.width, sizes.inner, sizes.queries, sizes.keys
-    flags, into, out = sizes.flags, queries + 2 * keys, width
+    flags, into, out = sizes.flags, queries + (2 - sizes.shares_keys) * keys, width
     match sizes.architecture:
         case "gpt2" | "opt":
             return 4 * width + into + out + inner + width
@@ -321,6 +369,7 @@ def _vectors(sizes: _Sizes) -> int:
     own = {
         "qwen2": into, "qwen3": 2 * sizes.head, "qwen3_moe": 2 * sizes.head, "olmo2": queries + keys,
         "olmo3": queries + keys, "olmoe": queries + keys, "gemma3_text": 2 * width + 2 * sizes.head,
+        **dict.fromkeys(_OF_GEMMA_4, 2 * width + 2 * sizes.head),
         "exaone4": 2 * sizes.head, "lfm2": 2 * sizes.head, "apertus": 2 * sizes.head + XIELU,
     }  # fmt: skip
     return 2 * width + own.get(sizes.architecture, 0) + biases

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 from dht.errors import BadSpec
-from peer.schema.architectures import Value, check_config
+from peer.schema.architectures import check_config
+from peer.schema.keys.allowed_values import Value
 from peer.schema.model_layers import check_size
 from peer.schema.toml_tables import Bounds, Characters, StrictTable, require, shortened
 

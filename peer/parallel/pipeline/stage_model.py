@@ -31,7 +31,7 @@ from peer.training.outer.outer_state import OuterState
 TRIED_BLOCKS, TRIED_VOCABULARY, TRIED_TOKENS = 4, 64, 5
 NARROW = {
     "hidden_size": 64, "intermediate_size": 128, "moe_intermediate_size": 128, "head_dim": 16,
-    "linear_key_head_dim": 16, "linear_value_head_dim": 16,
+    "linear_key_head_dim": 16, "linear_value_head_dim": 16, "global_head_dim": 16,
 }  # fmt: skip
 """The widest that a model is tried in."""
 BLOCK_COUNTS = ("num_hidden_layers", "n_layer", "num_layers")
@@ -261,6 +261,7 @@ def _small(spec: RunSpec) -> dict[str, Any]:
         "vocab_size": TRIED_VOCABULARY, "max_window_layers": 1, "sliding_window": 2, "full_attention_interval": 2,
     }  # fmt: skip
     small |= {key: min(most, small[key]) for key, most in bounds.items() if key in small}
+    small.pop("layer_scalars", None)  # of as many blocks as there were
     if "full_attn_idxs" in small:
         small["full_attn_idxs"] = tuple(number for number in small["full_attn_idxs"] if number < small[of_blocks])
     return small

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Context, Decimal, localcontext
 from typing import Any
@@ -39,7 +39,7 @@ def build(spec: RunSpec) -> nn.Module:
     if spec.start is not None:
         return build_cut(spec, lambda model: model)
     with _noted_spreads() as spreads:
-        model = _from_config(build_config(spec))
+        model = _made(spec)
     _draw(model, spreads, spec, _names(model))
     return model
 
@@ -62,8 +62,9 @@ def build_cut(spec: RunSpec, cut: Callable[[nn.Module], nn.Module]) -> nn.Module
     from transformers.initialization import no_init_weights
 
     with _parameters_on_meta(), no_init_weights():  # what has no storage takes longest to draw
-        model: Any = _from_config(build_config(spec))
+        model: Any = _made(spec)
         model.tie_weights()  # which transformers leaves out with the draws
+        scalars = scalars_of(model)
         names = _names(model)
         whole = _with_adapter(model, spec)
     names = _names(whole) | names  # without what an adapter puts in front of the model's own
@@ -76,6 +77,7 @@ def build_cut(spec: RunSpec, cut: Callable[[nn.Module], nn.Module]) -> nn.Module
             innermost_first = reversed(list(kept.modules()))  # as transformers: a module may set what its parts have
             for module in innermost_first:
                 model._init_weights(module)
+        _set_scalars(scalars, spec)
         _draw(kept, spreads, spec, names)
         return kept
     if spec.adapter is not None:
@@ -172,9 +174,8 @@ def build_meta(spec: RunSpec) -> nn.Module:
 
 def build_base_meta(spec: RunSpec) -> nn.Module:
     """The same without its adapter. Raises BadSpec."""
-    config = build_config(spec)
     with torch.device("meta"):
-        return _from_config(config)
+        return _made(spec)
 
 
 def build_unset(spec: RunSpec) -> nn.Module:
@@ -182,9 +183,8 @@ def build_unset(spec: RunSpec) -> nn.Module:
     Buffers are as in `build`. Raises BadSpec, also for a model with an adapter."""
     if spec.adapter is not None:
         raise BadSpec("a run with [adapter] is trained on one device of each peer")
-    config = build_config(spec)
     with _parameters_on_meta():
-        model = _from_config(config)
+        model = _made(spec)
     unset: dict[int, nn.Parameter] = {}  # tied ones once
     for module in model.modules():
         for name, value in module.named_parameters(recurse=False, remove_duplicate=False):
@@ -216,12 +216,15 @@ def build_config(spec: RunSpec) -> PreTrainedConfig:
     """The transformers configuration of `spec`, whose keys and values are allowed. Raises BadSpec."""
     table = spec.model
     as_lists = {key: list(value) if isinstance(value, tuple) else value for key, value in table.config.items()}
-    said = {**ARCHITECTURES[table.architecture].rope, **as_lists}
+    known = ARCHITECTURES[table.architecture]
+    said = {**known.rope, **as_lists}
     values = _tokenizer_values(spec) | {_positions(table.architecture): table.context}
-    values |= {key: value for key, value in said.items() if key not in ROPE_NAMES}
-    values |= _rope_scaling(table.architecture, said) | _without_windows(table.architecture, said)
+    scaling = _rope_scaling(table.architecture, said)
+    elsewhere = {*ROPE_NAMES, SCALARS} | (known.rope.keys() if "rope_parameters" in scaling else set())
+    values |= {key: value for key, value in said.items() if key not in elsewhere}
+    values |= scaling | _without_windows(table.architecture, said) | _global_blocks(table.architecture, said)
     # An embedding that pads is not trained at that token, and some architectures pad by default.
-    values |= {"use_cache": False, "pad_token_id": None}
+    values |= {"use_cache": False, "pad_token_id": None, **known.without}
     try:
         return AutoConfig.for_model(table.architecture, **values)
     except (TypeError, ValueError, ZeroDivisionError, StrictDataclassError) as error:
@@ -238,6 +241,7 @@ ROPE_NAMES = {
 }  # fmt: skip
 """Keys of a spec, and what transformers calls them inside of `rope_scaling`."""
 POSITIONS = "rope_original_positions"
+SCALARS = "layer_scalars"
 ROPE_VALUES: Mapping[str, Mapping[str, float | None]] = {
     "default": {},
     "linear": {"rope_factor": 1.0},
@@ -249,6 +253,7 @@ ROPE_VALUES: Mapping[str, Mapping[str, float | None]] = {
         "rope_attention_factor": None, "rope_mscale": None, "rope_mscale_all_dim": None, "rope_query_beta": None,
         "rope_truncate": None,
     },
+    "proportional": {},
     "longrope": {
         "rope_short_factor": None, "rope_long_factor": None, "rope_original_positions": None,
         "rope_factor": None, "rope_attention_factor": None,
@@ -261,6 +266,11 @@ def _rope_scaling(architecture: str, said: Mapping[str, Any]) -> dict[str, Any]:
     if "rope_type" not in said:
         return {}
     kind, keys = said["rope_type"], ARCHITECTURES[architecture].keys
+    if kind == "proportional":
+        # transformers hears of these in no other way.
+        full = {key: said[key] for key in ("rope_type", "rope_theta", "partial_rotary_factor")}
+        slides = {"rope_type": "default", "rope_theta": said["rope_local_base_freq"]}
+        return {"rope_parameters": {"full_attention": full, "sliding_attention": slides}}
     taken = {key: said.get(key, value) for key, value in ROPE_VALUES[kind].items() if key in keys}
     low, high = (taken.get(f"rope_{side}_freq_factor") for side in ("low", "high"))
     if kind == "llama3" and not float(low or 0) < float(high or 0):
@@ -272,6 +282,16 @@ def _rope_scaling(architecture: str, said: Mapping[str, Any]) -> dict[str, Any]:
     # Phi 3 has this one outside, too, and transformers takes it from there.
     beside = {key: value for key, value in scaling.items() if kind == "longrope" and key == ROPE_NAMES[POSITIONS]}
     return beside | {"rope_scaling": {"rope_type": kind} | scaling}
+
+
+def _global_blocks(architecture: str, said: Mapping[str, Any]) -> dict[str, Any]:
+    """Which blocks of Gemma 4 see all: every sixth, and the last, about which transformers would complain in a log."""
+    known = ARCHITECTURES[architecture]
+    if "global_head_dim" not in known.keys:
+        return {}
+    blocks = int(said.get("num_hidden_layers", known.values["num_hidden_layers"]))
+    sees_all = [number % 6 == 0 or number == blocks for number in range(1, blocks + 1)]
+    return {"layer_types": [("sliding", "full")[each] + "_attention" for each in sees_all]}
 
 
 def _without_windows(architecture: str, said: Mapping[str, Any]) -> dict[str, Any]:
@@ -298,17 +318,30 @@ def _positions(architecture: str) -> str:
     return "n_positions" if architecture == "gpt2" else "max_position_embeddings"
 
 
-def _from_config(config: PreTrainedConfig) -> nn.Module:
+def _made(spec: RunSpec) -> nn.Module:
+    config = build_config(spec)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         try:
             # Not annotated by transformers.
             make: Any = AutoModelForCausalLM.from_config
             model: nn.Module = make(config, dtype=torch.float32, trust_remote_code=False)
+            _set_scalars(scalars_of(model), spec)
         except (ValueError, KeyError, AttributeError, RuntimeError, ZeroDivisionError, AssertionError) as error:
             reason = " ".join(str(error).split())
             raise BadSpec(f"model.config makes no {config.model_type} model: {reason}") from error
     return model
+
+
+def scalars_of(model: nn.Module) -> list[Tensor]:
+    """The numbers of one element each with which Gemma 4 multiplies what leaves a block; they are not trained."""
+    return [value for name, value in model.named_buffers() if name.endswith(".layer_scalar")]
+
+
+def _set_scalars(scalars: Sequence[Tensor], spec: RunSpec) -> None:
+    said: Any = spec.model.config.get(SCALARS, ())
+    for scalar, value in zip(scalars, said, strict=SCALARS in spec.model.config):
+        scalar.fill_(value)
 
 
 RATES = (0.01, 16.0)

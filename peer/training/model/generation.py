@@ -10,7 +10,7 @@ from transformers import GenerationConfig
 
 from dht.errors import BadSpec
 from peer.node.store import start_blob
-from peer.schema.architectures import Flag, Real, Whole
+from peer.schema.keys.allowed_values import Flag, Real, Whole
 from peer.schema.spec import RunSpec
 from peer.schema.spec_fields import START
 from peer.schema.toml_tables import shortened

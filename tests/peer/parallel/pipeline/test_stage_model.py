@@ -118,6 +118,16 @@ def test_what_every_stage_would_do_again_is_refused(architecture: str, config: d
         ("mistral", {"sliding_window": 4}),
         ("olmo3", {"sliding_window": 4, "num_hidden_layers": 5}),
         ("gemma3_text", {"sliding_window": 4, "num_hidden_layers": 7}),
+        (
+            "gemma4_text",
+            {
+                "sliding_window": 4,
+                "num_hidden_layers": 3,
+                "global_head_dim": 16,
+                "layer_scalars": (0.5, 0.25, 2.0),
+                "final_logit_softcapping": 2.0,
+            },
+        ),
         ("exaone4", {"sliding_window": 4, "num_hidden_layers": 5}),
         ("exaone4", {"sliding_window": 0, "num_hidden_layers": 5}),
         ("lfm2", {"full_attn_idxs": (1, 3), "num_hidden_layers": 5}),

@@ -37,6 +37,13 @@ MODELS: list[tuple[str, dict[str, Any]]] = [
                "num_key_value_heads": 2, "attention_bias": True}),
     ("gemma3_text", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 7, "num_attention_heads": 4,
                      "num_key_value_heads": 2, "head_dim": 32, "attention_bias": True}),
+    ("gemma4_text", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 7, "num_attention_heads": 4,
+                     "num_key_value_heads": 2, "head_dim": 16, "global_head_dim": 24}),
+    ("gemma4_text", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 6, "num_attention_heads": 4,
+                     "num_key_value_heads": 2, "head_dim": 16, "global_head_dim": 24, "attention_k_eq_v": True,
+                     "num_global_key_value_heads": 1, "attention_bias": True, "tie_word_embeddings": False}),
+    ("gemma4_unified_text", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+                             "num_attention_heads": 4, "attention_k_eq_v": True}),
     ("ministral3", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 8}),
     ("apertus", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}),
     ("apertus", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -112,8 +119,11 @@ def test_every_architecture_is_counted() -> None:
 def test_sizes_that_are_not_said_are_those_of_transformers(architecture: str) -> None:
     """A model whose spec says nothing is as large as it is counted. None is built."""
     made = AutoConfig.for_model(architecture)
+    said = made.to_dict()
+    if "global_head_dim" in ARCHITECTURES[architecture].keys:
+        said |= {"global_head_dim": made.per_layer_config["full_attention"].head_dim}
     for name, value in ARCHITECTURES[architecture].values.items():
-        assert getattr(made, name) == value
+        assert (said[name] if name in said else getattr(made, name)) == value
     followed = {"num_key_value_heads": made.num_attention_heads, "n_inner": None}
     followed["head_dim"] = made.hidden_size // made.num_attention_heads
     for name in followed.keys() - ARCHITECTURES[architecture].values.keys():

@@ -22,7 +22,7 @@ from tests.peer.training.model.test_build import SMALL
 
 YOUNG = (
     "olmo3", "gemma3_text", "glm4", "seed_oss", "qwen3_moe", "olmoe", "ministral3", "apertus", "exaone4", "gpt_oss",
-    "lfm2", "qwen3_5_text",
+    "lfm2", "qwen3_5_text", "gemma4_text", "gemma4_unified_text",
 )  # fmt: skip
 """Architectures in which a start is tried here; those of the others have tests of their own."""
 

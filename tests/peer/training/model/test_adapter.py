@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +20,12 @@ from peer.training.model.flat_parameters import FlatParameters
 from tests.open_models import publish, run_from
 
 TOKENS_BT = torch.arange(40).unsqueeze(0)
-KEYS: dict[str, dict[str, int]] = {
+KEYS: dict[str, dict[str, Any]] = {
+    "gemma4_text": {"num_key_value_heads": 2, "head_dim": 32, "global_head_dim": 48, "layer_scalars": (0.5, 0.3)},
+    "gemma4_unified_text": {
+        "num_key_value_heads": 2, "head_dim": 32, "global_head_dim": 48, "attention_k_eq_v": True,
+        "num_global_key_value_heads": 1, "final_logit_softcapping": 3.0,
+    },
     "gemma3_text": {"num_key_value_heads": 2, "head_dim": 32}, "seed_oss": {"num_key_value_heads": 2, "head_dim": 32},
     "gemma": {"num_key_value_heads": 2, "head_dim": 32}, "qwen2": {"num_key_value_heads": 2},
     "qwen3": {"num_key_value_heads": 2, "head_dim": 32}, "mistral": {"num_key_value_heads": 2},

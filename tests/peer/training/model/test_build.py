@@ -14,7 +14,7 @@ from dht.errors import BadSpec
 from peer.schema import spec as specs
 from peer.schema.architectures import ARCHITECTURES
 from peer.schema.spec import RunSpec
-from peer.training.model.build import build, build_config, build_cut
+from peer.training.model.build import build, build_config, build_cut, build_meta, build_unset, scalars_of
 from peer.training.model.flat_parameters import FlatParameters
 
 LLAMA: dict[str, object] = {
@@ -32,6 +32,13 @@ SMALL: dict[str, dict[str, object]] = {
     "mixtral": LLAMA | {"num_key_value_heads": 2, "num_local_experts": 4},
     "olmo3": LLAMA | {"num_hidden_layers": 5},
     "gemma3_text": LLAMA | {"num_hidden_layers": 7, "num_key_value_heads": 2, "head_dim": 16},
+    **{
+        name: LLAMA
+        | {"num_hidden_layers": 7, "num_key_value_heads": 2, "head_dim": 16, "global_head_dim": 24}
+        | {"attention_k_eq_v": True, "num_global_key_value_heads": 1, "sliding_window": 8}
+        | {"final_logit_softcapping": 3.0, "layer_scalars": (0.5, 1.0, 0.75, 1.0, 1.0, 2.0, 0.9)}
+        for name in ("gemma4_text", "gemma4_unified_text")
+    },
     "ministral3": LLAMA | {"num_key_value_heads": 2, "head_dim": 16},
     "apertus": LLAMA | {"num_key_value_heads": 2},
     "exaone4": LLAMA | {"num_hidden_layers": 5, "num_key_value_heads": 2},
@@ -99,6 +106,14 @@ def test_draws_are_uniform_with_the_declared_spread_and_norms_stay_one() -> None
     assert embedding.mean().item() == pytest.approx(0.0, abs=0.001)
     assert embedding.abs().max().item() <= 0.05 * math.sqrt(3) * 1.0001
     assert bool((model.get_parameter("model.norm.weight") == 1).all())
+
+
+def test_what_multiplies_the_output_of_a_block_is_as_the_spec_says() -> None:
+    """In every way in which a model is made."""
+    spec = make_spec("gemma4_text")
+    for made in (build(spec), build_cut(spec, lambda whole: whole), build_unset(spec)):
+        assert torch.cat(scalars_of(made)).tolist() == pytest.approx(spec.model.config["layer_scalars"], rel=1e-7)
+    assert [each.shape for each in scalars_of(build_meta(spec))] == [(1,)] * 7
 
 
 def spreads_of(model: nn.Module) -> dict[str, float]:
@@ -180,6 +195,9 @@ def test_every_parameter_has_its_own_stream() -> None:
         ("lfm2", {"intermediate_size": 1}, "feed-forward layers of no width"),
         ("qwen3_5_text", {"linear_num_key_heads": 3}, "linear_num_key_heads is 3, which does not divide 4"),
         ("llama", {"hidden_size": [32]}, "hidden_size is .*; it must be a whole number"),
+        ("gemma4_text", {"layer_scalars": [1.0]}, "layer_scalars has 1 numbers, for 7 blocks"),
+        ("gemma4_text", {"num_global_key_value_heads": 3}, "24 wide, 2 with 3 keys; the width must be even"),
+        ("gemma4_text", {"hidden_size_per_layer_input": 8}, "unknown key 'model.config.hidden_size_per_layer_input'"),
         ("gpt2", {"n_head": 5}, "5 attention heads, which do not divide its width of 32"),
     ],
 )

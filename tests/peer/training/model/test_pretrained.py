@@ -24,6 +24,7 @@ from peer.training.model.build import build, build_config, next_token_logits
 from peer.training.model.flat_parameters import FlatParameters
 from peer.training.model.pretrained import adopt, find
 from tests.open_models import publish, run_from, smollm2
+from tests.peer.training.model.test_build import SMALL
 
 KEYS: dict[str, dict[str, int]] = {"qwen2": {"num_key_value_heads": 2}}
 
@@ -240,11 +241,19 @@ WITH_EYES: dict[str, dict[str, Any]] = {
     },
     "mistral3": {"model_type": "mistral3", "image_token_index": 200, "tie_word_embeddings": False},
     "qwen3_5": {"model_type": "qwen3_5", "tie_word_embeddings": False},
+    **{kind: {"model_type": kind, "tie_word_embeddings": True} for kind in ("gemma4", "gemma4_unified")},
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("kind", "reads"), [("gemma3", "gemma3_text"), ("mistral3", "ministral3"), ("qwen3_5", "qwen3_5_text")]
+    ("kind", "reads"),
+    [
+        ("gemma3", "gemma3_text"),
+        ("mistral3", "ministral3"),
+        ("qwen3_5", "qwen3_5_text"),
+        ("gemma4", "gemma4_text"),
+        ("gemma4_unified", "gemma4_unified_text"),
+    ],
 )
 @pytest.mark.parametrize("prefix", ["language_model.", ""])
 def test_of_a_model_with_eyes_what_reads_text_is_taken(kind: str, reads: str, prefix: str, tmp_path: Path) -> None:
@@ -263,6 +272,44 @@ def test_of_a_model_with_eyes_what_reads_text_is_taken(kind: str, reads: str, pr
     torch.testing.assert_close(
         next_token_logits(build(spec).eval(), tokens_BT), next_token_logits(theirs, tokens_BT), rtol=0, atol=1e-4
     )
+
+
+def test_gemma_4_is_taken_as_google_publishes_it(tmp_path: Path) -> None:
+    """The heads of blocks that see all are said once, and what multiplies the output of a block lies among the
+    tensors, as in no other model."""
+    values: dict[str, Any] = SMALL["gemma4_text"]
+    theirs = publish(tmp_path, "gemma4_text", initializer_range=0.2, **values)
+    path = tmp_path / "config.json"
+    said = {key: each for key, each in json.loads(path.read_text()).items() if key != "per_layer_config"}
+    said |= {key: values[key] for key in ("global_head_dim", "num_global_key_value_heads")}
+    said |= {"use_bidirectional_attention": "vision"}
+    path.write_text(json.dumps(WITH_EYES["gemma4"] | {"text_config": said}))
+    spec = run_from(tmp_path)
+    assert spec.model.config["layer_scalars"] == pytest.approx(values["layer_scalars"], rel=1e-7)
+    assert parse(dump(spec)) == spec
+    tokens_BT = text_BT(64)[:2]
+    torch.testing.assert_close(
+        next_token_logits(build(spec).eval(), tokens_BT), next_token_logits(theirs, tokens_BT), rtol=0, atol=1e-4
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("hidden_size_per_layer_input", 256, "hidden_size_per_layer_input = 256"),
+        ("hidden_size_per_layer_input", ..., "hidden_size_per_layer_input = 256"),
+        ("num_kv_shared_layers", 1, "num_kv_shared_layers = 1"),
+        ("enable_moe_block", True, "enable_moe_block = True"),
+    ],
+)
+def test_what_no_gemma_4_can_be_trained_with_yet_is_named(key: str, value: object, words: str, tmp_path: Path) -> None:
+    """Of E2B, E4B and 26B-A4B; also where a config.json leaves it to transformers."""
+    publish(tmp_path, "gemma4_text", num_key_value_heads=2, head_dim=16)
+    path = tmp_path / "config.json"
+    said = json.loads(path.read_text()) | {key: value}
+    path.write_text(json.dumps({key: each for key, each in said.items() if each is not ...}))
+    with pytest.raises(BadSpec, match=f"start.model has {words}, which no spec can say yet"):
+        run_from(tmp_path)
 
 
 @pytest.mark.parametrize("is_tied", [True, False])

@@ -123,6 +123,9 @@ def test_how_positions_turn_in_long_texts_is_compared_too(tmp_path: Path) -> Non
         ("qwen3_5_text", "layer_types", ["full_attention", "linear_attention"]),
         ("qwen3_5_text", "layer_types", ["sliding_attention", "full_attention"]),
         ("llama", "rope_parameters", YARN | {"rope_type": [1] * 2000}),
+        ("gemma4_text", "layer_types", []), ("gemma4_text", "per_layer_config", {"1": {"head_dim": "x"}}),
+        ("gemma4_text", "per_layer_config", {}), ("gemma4_text", "rope_parameters", {}),
+        ("gemma4_text", "use_bidirectional_attention", "all"), ("gemma4_text", "final_logit_softcapping", 0.0),
     ],
 )  # fmt: skip
 def test_a_configuration_that_makes_no_sense_is_refused_in_one_line(
@@ -132,6 +135,7 @@ def test_a_configuration_that_makes_no_sense_is_refused_in_one_line(
     usual: dict[str, dict[str, Any]] = {
         "lfm2": {"full_attn_idxs": [1], "num_key_value_heads": 2},
         "qwen3_5_text": DELTA,
+        "gemma4_text": {"num_key_value_heads": 2, "head_dim": 32, "global_head_dim": 16},
         "phi3": {"rope_parameters": LONGROPE, "original_max_position_embeddings": 16, "pad_token_id": 0},
     }
     publish(tmp_path, architecture, **usual.get(architecture, {}))
