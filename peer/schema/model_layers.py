@@ -153,6 +153,12 @@ ADAPTED = frozenset(
     }
 )  # fmt: skip
 """Architectures whose matrices have these names."""
+_QUERY_NORMS = frozenset(
+    {
+        "qwen3", "qwen3_moe", "olmo2", "olmo3", "olmoe", "gemma3_text", "exaone4", "apertus", "lfm2", "qwen3_5_text",
+    }
+)  # fmt: skip
+"""Architectures with norms of queries and keys."""
 _UNGATED = frozenset({*_LAYER_NORMS, "apertus"})
 """Their feed-forward layers have two matrices; those of others have a third, `gate_proj`."""
 
@@ -259,20 +265,33 @@ class _Block:
 
 def _attending(sizes: _Sizes) -> _Block:
     matrices, multiplied, hidden = _matrices(sizes)
-    extra = {
-        "gpt_oss": sizes.heads * sizes.context,  # the scores of other tokens
-        "lfm2": 2 * (sizes.queries + sizes.keys),  # norms
-        "qwen3_5_text": max(0, 8 * sizes.queries - 2 * sizes.width + 2 * sizes.keys),  # norms and gates
-    }.get(sizes.architecture, 0)
-    if sizes.architecture in _OF_GEMMA_4:
-        extra = _of_gemma_4(sizes)
     return _Block(
-        parameters=matrices + _vectors(sizes), multiplied=multiplied, hidden=hidden, extra=extra, queries=sizes.queries,
+        parameters=matrices + _vectors(sizes), multiplied=multiplied, hidden=hidden, extra=_kept(sizes),
+        queries=sizes.queries,
     )  # fmt: skip
 
 
-def _of_gemma_4(sizes: _Sizes) -> int:
-    """What a block of Gemma 4 keeps beside: norms of all that enters and leaves, of queries, keys and values."""
+def _kept(sizes: _Sizes) -> int:
+    """`extra` of a block with attention; less than nothing where its queries are narrower than what enters."""
+    architecture, width, queries, inner = sizes.architecture, sizes.width, sizes.queries, sizes.inner
+    if architecture == "gpt_oss":
+        return sizes.heads * sizes.context  # the scores of other tokens
+    if architecture in _OF_GEMMA_4:
+        return _kept_by_gemma_4(sizes)
+    kept = 2 * (queries - width)
+    if architecture in _QUERY_NORMS:
+        kept += 2 * (queries + sizes.keys)
+    own = {
+        "gemma3_text": 4 * width,  # norms of what leaves attention and feed-forward layers, too
+        "glm4": 4 * width + queries,  # so here
+        "apertus": inner + inner // 4,  # an activation of several steps
+        "qwen3_5_text": 4 * queries,  # gates
+    }
+    return kept + own.get(architecture, 0)
+
+
+def _kept_by_gemma_4(sizes: _Sizes) -> int:
+    """Norms of all that enters and leaves, of queries, keys and values."""
     heads, key_heads, flags = sizes.heads, sizes.key_heads, sizes.flags
     counted = 2 * int(flags["num_key_value_heads"]) * int(flags["head_dim"])  # the keys of a block that slides
     of_heads = 4 * sizes.queries + (5 - sizes.shares_keys) * sizes.keys
