@@ -30,7 +30,7 @@ from peer.schema.spec_fields import RoundTable
 from peer.testing.child_process import BUSY, assert_no_orphans
 from peer.testing.process_swarm import RealSwarm
 from peer.testing.pytest_plugin import StartSwarm
-from tests.swarm.conftest import LIGHT, RESTING, Homefires, pid_of
+from tests.swarm.conftest import LIGHT, RESTING, Homefires
 from tests.talks import mixed_sets
 from tui.commands.consent import introduce
 
@@ -181,7 +181,7 @@ def test_the_run_needs_no_bootstrap_node_once_it_has_begun(homefires: Start, tmp
     third = homefires(
         "join", run.invite, "--dir", str(tmp_path / "a"), *LOOPBACK, "--yes", directory=tmp_path / "third"
     )
-    assert str(pid_of(tmp_path / "a")) in one_line(third, DirectoryBusy.exit_code)
+    assert f"homefires attach --dir {tmp_path / 'a'}" in one_line(third, DirectoryBusy.exit_code)
 
     address = address_of(first, tmp_path / "a")
     assert introduce(run.invite, [address])["run"] == "micro"

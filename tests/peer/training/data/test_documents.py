@@ -100,7 +100,7 @@ def test_a_broken_parquet_file_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["missing", "."])
 def test_nothing_to_read_is_one_clear_line(tmp_path: Path, name: str) -> None:
     """A folder that is not there, and one without text."""
-    with pytest.raises(BadInput, match=r"settings\.data_path"):
+    with pytest.raises(BadInput, match=f"the text is looked for at '{tmp_path / name}', which "):
         list(read_files(str(tmp_path / name), "text"))
 
 
