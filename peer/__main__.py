@@ -283,14 +283,7 @@ def _parser() -> argparse.ArgumentParser:
     inspecting = command("inspect", _inspect, "print what a folder holds for a run")
     inspecting.add_argument("asked", metavar="JSON", help="spec, as text, and data_path; or format_in, a folder")
     exporting = command("export", _export, "write the model of a run directory for plain transformers")
-    exporting.add_argument("--to", type=Path, help="new folder (default: DIR/export-round-N)")
-    text = "of a cluster's home: the folders of its other homes"
-    exporting.add_argument("--homes", type=Path, nargs="+", default=[], metavar="DIR", help=text)
-    text = "of a run from a model: default merged, where it trains an adapter"
-    exporting.add_argument("--what", choices=("adapter", "merged", "base"), help=text)
-    text = "also one file for llama.cpp and Ollama, with 4, 2 or about 1 byte per parameter (needs homefires[gguf])"
-    exporting.add_argument("--gguf", choices=("f32", "f16", "q8_0"), help=text)
-    exporting.add_argument("--push", default="", metavar="OWNER/NAME", help="and to huggingface.co, with your login")
+    _add_forms(exporting)
     chatting = command("chat", _chat, "answer standard input with the model in a folder")
     chatting.add_argument("dir", type=Path, help="of a peer, a checkpoint, or an export")
     chatting.add_argument("--prompt", help="answer this, and end")
@@ -312,6 +305,18 @@ def _parser() -> argparse.ArgumentParser:
         printing=(auditing, crediting),
     )  # fmt: skip
     return parser
+
+
+def _add_forms(exporting: argparse.ArgumentParser) -> None:
+    """What is exported, in which form, and to where."""
+    exporting.add_argument("--to", type=Path, help="new folder (default: DIR/export-round-N)")
+    text = "of a cluster's home: the folders of its other homes"
+    exporting.add_argument("--homes", type=Path, nargs="+", default=[], metavar="DIR", help=text)
+    text = "of a run from a model: default merged, where it trains an adapter"
+    exporting.add_argument("--what", choices=("adapter", "merged", "base"), help=text)
+    text = "also one file for llama.cpp and Ollama, with 4, 2 or about 1 byte per parameter (needs homefires[gguf])"
+    exporting.add_argument("--gguf", choices=("f32", "f16", "q8_0"), help=text)
+    exporting.add_argument("--push", default="", metavar="OWNER/NAME", help="and to huggingface.co, with your login")
 
 
 def _add_shared(

@@ -220,9 +220,8 @@ def _write(out: Path, spec: RunSpec, model: nn.Module, pages: Mapping[str, str],
         published = tokenizer.for_transformers(spec.model.context)
         published.save_pretrained(folder)
         if gguf is not None:
-            generation = generation_of(spec, tokenizer)
             path = folder / gguf_file.FILE.format(digits=gguf)
-            gguf_file.write(path, model, spec.run.name, published, generation, gguf)
+            gguf_file.write(path, model, spec.run.name, published, gguf)
         (folder / "spec.toml").write_text(dump(spec))
         for name, text in pages.items():
             (folder / name).write_text(text, encoding="utf-8")

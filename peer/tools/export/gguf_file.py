@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 Digits = Literal["f32", "f16", "q8_0"]
 """Of each number of a matrix: 4 bytes, 2, or 34 bytes for 32 numbers. Vectors have 4."""
-DIGITS: tuple[Digits, ...] = get_args(Digits)
 ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
 """By transformers' name of a model type, what llama.cpp computes it as. It pairs the rotary values of `llama` side by
 side, transformers half a head apart."""
@@ -153,8 +152,7 @@ def _keys(step: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def write(
-    path: Path, model: nn.Module, name: str, tokenizer: PreTrainedTokenizerBase, generation: GenerationConfig,
-    digits: Digits,
+    path: Path, model: nn.Module, name: str, tokenizer: PreTrainedTokenizerBase, digits: Digits
 ) -> None:  # fmt: skip
     """The file `path` with a causal language model of transformers. One matrix is in memory at a time."""
     from gguf import GGUFWriter
@@ -162,7 +160,7 @@ def write(
     causal: Any = model
     writer = GGUFWriter(path, ARCHITECTURES[causal.config.model_type])
     _add_shape(writer, causal.config, name, digits)
-    _add_vocabulary(writer, vocabulary_of(tokenizer, causal.config.vocab_size), tokenizer, generation)
+    _add_vocabulary(writer, vocabulary_of(tokenizer, causal.config.vocab_size), tokenizer, causal.generation_config)
     for tensor, values in _tensors(causal):
         kind, packed = _packed(values, digits)
         writer.add_tensor_info(tensor, packed.shape, packed.dtype, packed.nbytes, kind)
