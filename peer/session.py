@@ -166,6 +166,7 @@ def _live(
             meet(link, inbox, session)  # first: only then the others can be asked
             assembled = _assembled(link, inbox, spec, me, settings, directory, session, suspicion)
             cluster = begun.enter_context(closing(assembled))
+            link.on_home_lost = cluster.note_lost
         session.building = True
         try:
             if session.stopping:

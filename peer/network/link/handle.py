@@ -20,7 +20,7 @@ from dht import errors
 from peer.network.link.channel import LinkLost, TrainerEnd
 from peer.network.link.cluster_invite import found_in, saved_line
 from peer.network.link.flow_channel import FlowEnd
-from peer.schema.ipc import AnyToTrainer, ChangeLimits, LinkFailed, LinkLimits, OpenLink, ToLink
+from peer.schema.ipc import AnyToTrainer, ChangeLimits, HomeLost, LinkFailed, LinkLimits, OpenLink, ToLink
 from peer.schema.settings import PeerSettings
 
 POLL_S = 0.5
@@ -55,6 +55,8 @@ class LinkProcess:
         ended: Callable[[Exception], None],
     ) -> None:
         self.directory, self._hear, self._ended = directory, hear, ended
+        self.on_home_lost: Callable[[HomeLost], None] = lambda lost: None
+        """Called in that thread before `hear`, for whoever waits for a home of the cluster and hears nothing else."""
         self.is_of_cluster = False
         """Whether this peer leads several homes, or works for another."""
         self._flow: FlowEnd | None = None
@@ -95,6 +97,8 @@ class LinkProcess:
         error: Exception
         try:
             while not isinstance(message := pipe.receive(POLL_S), LinkFailed):
+                if isinstance(message, HomeLost):
+                    self.on_home_lost(message)
                 if message is not None:
                     self._hear(message)
             error = _error_of(message)

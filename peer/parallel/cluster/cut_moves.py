@@ -34,9 +34,14 @@ class Move:
     """The relative error of what was measured."""
 
     @property
+    def likely_gain(self) -> float:
+        """The share of a step that it saves."""
+        return 1 - self.forecast_s / self.step_s
+
+    @property
     def gain(self) -> float:
-        """The share of a step that it saves at least, as far as errors of measurement go."""
-        return 1 - self.forecast_s / self.step_s - ERRORS * self.error
+        """What it saves at least, as far as errors of measurement go."""
+        return self.likely_gain - ERRORS * self.error
 
 
 def measured_speeds(layout: BlockLayout, now: Assignment, times: MedianTimes) -> dict[str, float]:
@@ -125,31 +130,39 @@ def _stage_home(home: HomeOffer) -> StageHome:
 
 
 class MoveWatch:
-    """Lets a move pass whose gain the steps of the next snapshot confirm: who chooses the best of many cuts by noisy
-    times finds a gain where there is none."""
+    """Lets a move pass whose gain later steps confirm: who chooses the best of many cuts by noisy times finds a gain
+    where there is none."""
 
     def __init__(self) -> None:
-        self._wished: tuple[StageHolder, ...] = ()
-        """The stages that were best at the snapshot before."""
+        self.wished: tuple[StageHolder, ...] = ()
+        """The stages that were best by the steps before; empty if those of now were."""
+        self.is_unsure = False
+        """Whether only the errors of measurement kept the last look from a move: more steps will tell."""
         self._left: set[tuple[StageHolder, ...]] = set()
         """The cuts that the cluster has had before."""
 
     def look(
         self, best: Move | None, now: Assignment, again: Callable[[tuple[StageHolder, ...]], Move | None]
     ) -> Move | None:
-        """Called once at each snapshot with the best move by the steps since the one before; `again` says what these
-        steps say of other stages."""
-        confirmed = again(self._wished) if self._wished else None
-        self._wished = ()
-        if confirmed is not None and self._gains(confirmed):
-            self._left.add(now.stages)
-            return confirmed
-        if best is not None and self._gains(best):
-            self._wished = best.to.stages
-        return None
+        """Called after some steps with the best move by these; `again` says what these steps say of other stages.
+        If the look is unsure, the next one is to have these steps, too."""
+        found = again(self.wished) if self.wished else best
+        gain = 0.0 if found is None else found.gain
+        self.is_unsure = found is not None and gain < self._least(found) <= found.likely_gain
+        if self.is_unsure:
+            return None
+        if found is None or gain < self._least(found):
+            self.wished = ()
+            return None
+        if not self.wished:
+            self.wished = found.to.stages
+            return None
+        self.wished = ()
+        self._left.add(now.stages)
+        return found
 
-    def _gains(self, move: Move) -> bool:
-        return move.gain >= (BACK if move.to.stages in self._left else GAIN)
+    def _least(self, move: Move) -> float:
+        return BACK if move.to.stages in self._left else GAIN
 
 
 class HomeSpeeds:

@@ -25,15 +25,15 @@ from peer.parallel.cluster.layer_takeover import take_over
 from peer.parallel.pipeline.flow_router import FlowLine, FlowRouter
 from peer.parallel.pipeline.home_group import CutMoved, HomeGone, LeadHomes, WorkerHome
 from peer.parallel.pipeline.home_messages import AskBytes, BytesHere, decode_home
-from peer.parallel.pipeline.lead_stage import LeadStage
+from peer.parallel.pipeline.lead_stage import TIMES_KEPT, LeadStage
 from peer.parallel.pipeline.stage import StagePlace
 from peer.parallel.pipeline.stage_model import initial_layer_digests, initial_span, model_layers
-from peer.parallel.pipeline.step_times import MedianTimes
+from peer.parallel.pipeline.step_times import MedianTimes, StepTimes
 from peer.parallel.pipeline.worker_stage import WorkerStage
 from peer.planning.plan.cluster_cost import layout_of
 from peer.planning.plan.model_shape import shape_of
 from peer.schema.events import ClusterFormed, StagesMeasured
-from peer.schema.ipc import Assignment, HomeLost, HomeOffer, StagesAssigned
+from peer.schema.ipc import Assignment, HomeLost, HomeOffer, StageHolder, StagesAssigned
 from peer.schema.spec import RunSpec
 from peer.training.outer.bitwise_check import device_for
 from peer.training.outer.kernels import TorchKernels
@@ -71,13 +71,18 @@ class ClusterHome:
             )  # fmt: skip
         self._directory = contributions.parent
         self._bytes = ByteExchange(self._directory, lambda to, frame: self.router.send(to, frame))
-        self._weighed = b""
-        """The newest snapshot at which a lead asked whether layers should move."""
+        self._steps: tuple[StepTimes, ...] = ()
+        """The timing of steps by which it is not sure yet whether layers should move."""
         self._move: Move | None = None
-        """The answer."""
+        self._anchor = b""
+        """The snapshot that the homes of a move are asked for."""
         self._moves: CutMoved | None = None
         """How this life ends once the others have heard that layers move."""
+        self._unheard: set[str] = set()
+        """The homes that have not heard it yet."""
         self._ending: Timer | None = None
+        self._lost: HomeGone | None = None
+        """Of a home that was lost before this life began to train."""
         self.router = FlowRouter(end, self._take)
 
     @property
@@ -98,11 +103,17 @@ class ClusterHome:
 
     def take_over(self, spec: RunSpec, stop: Callable[[], bool]) -> None:
         """If this home has kept other layers, get what it lacks of its own from the homes that had them. Raises
-        HomeGone."""
+        HomeGone, as soon as one of them is known to be lost."""
+
+        def may_stop() -> bool:
+            if self._lost is not None:
+                raise self._lost
+            return stop()
+
         parts = cut([layer.size for layer in model_layers(spec)], spec.codec.part_elements)
         take_over(
             self._directory, self.holder.layers, parts, spec.round.fragments,
-            lambda digests, keep: self._bytes.fetch(self._others, digests, keep, stop),
+            lambda digests, keep: self._bytes.fetch(self._others, digests, keep, may_stop),
         )  # fmt: skip
 
     def engine(self, spec: RunSpec, device: torch.device, folder: Path, on_halved: Callable[[int], None]) -> MakeEngine:
@@ -160,18 +171,24 @@ class ClusterHome:
         """For a lead, at the end of a round: an assignment to tell the others, if layers are to move. They move once
         all homes have a snapshot on disk, from which they go on.
 
-        This life ends as soon as the first home has gone to its next one: not before, else it would begin another one
-        without that home.
+        This life ends as soon as all homes that get other layers have gone to their next one, or after `HEARD_S`: not
+        before, else it would begin another one without a home that has heard nothing.
         """
         if self._first is None or not isinstance(self.homes, LeadHomes) or self._moves is not None:
             return None
-        if self.homes.snapshot != self._weighed:
-            self._weighed, self._move = self.homes.snapshot, self._weigh(spec, self._first)
-        if self._move is None or not self._all_have(self._weighed):
+        if self._move is None:
+            self._move = self._weigh(spec, self._first)
+        wished = self._suspicion.speeds.watch.wished if self._move is None else self._move.to.stages
+        has_all = bool(wished) and self._all_have(self.homes.snapshot, wished)  # asks those of a wish beforehand
+        if self._move is None or not has_all:
             return None
         dealt = with_spares(
             replace(self._move.to, epoch=next_epoch()), self._suspicion.admitted(self._suspicion.speeds.homes)
         )
+        held = {holder.peer: holder.layers for holder in (*self.assignment.stages, *self.assignment.spares)}
+        others = {holder.peer: holder.layers for holder in (*dealt.stages, *dealt.spares)}
+        self._unheard = {peer for peer, layers in others.items() if held.get(peer) != layers}
+        self._unheard.discard(self.me)
         self._changed(dealt)
         self._moves = CutMoved(self.me, self._in_words(spec, self._move))
         self._ending = Timer(HEARD_S, self.homes.end, (self._moves,))
@@ -179,32 +196,40 @@ class ClusterHome:
         return dealt
 
     def _weigh(self, spec: RunSpec, lead: LeadStage) -> Move | None:
-        """Whether layers should move, by the steps since the snapshot before."""
-        times = MedianTimes.of(lead.take_times())
+        """Whether layers should move, by the steps since the last look that was sure."""
+        self._steps = (*self._steps, *lead.take_times())[-TIMES_KEPT:]
+        times = MedianTimes.of(self._steps)
         if times is None:
             return None
         layout, speeds = layout_of(shape_of(spec), spec), self._suspicion.speeds
         speeds.measured |= measured_speeds(layout, self.assignment, times)
         may = {self.me, *(home.peer for home in self._suspicion.admitted(speeds.homes))}
         homes = [home for home in speeds.homes if home.peer in may]
-        return speeds.watch.look(
+        move = speeds.watch.look(
             best_move(layout, self.assignment, times, homes), self.assignment,
             lambda stages: move_to(stages, layout, self.assignment, times, homes),
         )  # fmt: skip
+        if not speeds.watch.is_unsure:
+            self._steps = ()
+        return move
 
-    def _all_have(self, anchor: bytes) -> bool:
-        """Whether every home that holds layers, before or after, has this snapshot on disk; those that have not said
-        so are asked."""
-        assert self._move is not None
-        path = next((path for path in (self._directory / FOLDER).glob(f"*-{anchor.hex()}")), None)
+    def _all_have(self, newest: bytes, stages: Sequence[StageHolder]) -> bool:
+        """Whether every home that holds layers, now or in these stages, has a snapshot on disk: the one that they were
+        asked for, or else the `newest`. Those that have not said so are asked."""
+        path = self._snapshot(self._anchor)
+        if path is None:
+            self._anchor, path = newest, self._snapshot(newest)
         if path is None:
             return False
         digest = digest_of((path / MANIFEST).read_bytes())
-        peers = {holder.peer for holder in (*self.assignment.stages, *self._move.to.stages)} - {self.me}
+        peers = {holder.peer for holder in (*self.assignment.stages, *stages)} - {self.me}
         missing = [peer for peer in sorted(peers) if not self._bytes.has(peer, digest)]
         for peer in missing:
             self._bytes.ask(peer, (digest,))
         return not missing
+
+    def _snapshot(self, anchor: bytes) -> Path | None:
+        return next((self._directory / FOLDER).glob(f"*-{anchor.hex()}"), None) if anchor else None
 
     def _in_words(self, spec: RunSpec, move: Move) -> str:
         names = [layer.name for layer in model_layers(spec)]
@@ -232,6 +257,9 @@ class ClusterHome:
         match said:
             case HomeLost(peer=peer, why=why) if isinstance(self.homes, LeadHomes):
                 if self._moves is not None:
+                    self._unheard.discard(peer)
+                    if self._unheard:
+                        return
                     self.homes.end(self._moves)
                     raise self._moves
                 if peer in {holder.peer for holder in self.assignment.workers}:
@@ -239,6 +267,10 @@ class ClusterHome:
                     raise HomeGone(peer, why)
             case StagesAssigned(assignment=assignment) if assignment.epoch > self.assignment.epoch:
                 self._deal(assignment)
+
+    def note_lost(self, said: HomeLost) -> None:
+        """Let `take_over` end: a home that comes back has another connection. May be called from any thread."""
+        self._lost = HomeGone(said.peer, said.why)
 
     def _deal(self, assignment: Assignment) -> None:
         """Continue with a new assignment if this home's layers and its lead stay the same; raises HomeGone

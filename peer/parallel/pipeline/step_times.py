@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, median, median_high, stdev
 
-LEAST_STEPS = 4
+LEAST_STEPS = 2
 """Fewer steps say nothing."""
 MEDIAN_ERROR = math.sqrt(math.pi / 2)
 """The standard error of a median divided by that of a mean, of normally distributed values."""

@@ -25,8 +25,7 @@ LAYOUT = BlockLayout(sizes=(100,) * 14, blocks=tuple(range(1, 13)), width=64)
 """An embedding, twelve blocks, and a head that costs as much as a block."""
 NOW = Assignment(7, (StageHolder("lead", 0, 4), StageHolder("a", 5, 8), StageHolder("b", 9, 13)), (), "int8")
 TOKENS, FLIGHTS = 64, 9
-SEEN = 12
-"""Steps between two snapshots."""
+LOOKS = 200
 
 
 def offer(name: str, speed: float, memory_gb: float = 0.0, upload_mbps: float = 0.0) -> HomeOffer:
@@ -105,7 +104,7 @@ def test_nothing_moves_while_a_home_was_not_measured() -> None:
 def test_a_pace_is_of_enough_steps() -> None:
     steps = [StepTimes(1.0 + number, 2, 8, {"lead": 0.5}) for number in range(LEAST_STEPS)]
     assert MedianTimes.of(steps[:-1]) is None
-    assert MedianTimes.of(steps) == MedianTimes(step_s=2.5, flights=2, tokens=4, flight_s={"lead": 0.5})
+    assert MedianTimes.of(steps) == MedianTimes(step_s=1.5, flights=2, tokens=4, flight_s={"lead": 0.5})
 
 
 def test_a_measured_speed_is_that_of_the_whole_model() -> None:
@@ -113,37 +112,44 @@ def test_a_measured_speed_is_that_of_the_whole_model() -> None:
     assert measured_speeds(LAYOUT, NOW, seen)["a"] == pytest.approx(RECOMPUTED * TOKENS / (13 * 0.4))
 
 
-def moved(layer_s: Mapping[str, float], noise: float, snapshots: int, seed: int) -> list[int]:
-    """The snapshots at which a cluster moves blocks, in virtual time; each timing is off by a factor whose logarithm
-    has this standard deviation."""
+def moved(layer_s: Mapping[str, float], noise: float, seen: int, seed: int) -> list[int]:
+    """The looks, each after so many more steps, at which a cluster moves blocks, in virtual time; each timing is off by
+    a factor whose logarithm has this standard deviation."""
     drawn, now, watch, at = random.Random(seed), NOW, MoveWatch(), []
     homes = [offer(name, 10.0) for name in layer_s]
+    steps: list[StepTimes] = []
 
     def step() -> StepTimes:
         seconds = {peer: each_s * drawn.lognormvariate(0.0, noise) for peer, each_s in flight_s(now, layer_s).items()}
         return StepTimes(times(now, layer_s).step_s, FLIGHTS, FLIGHTS * TOKENS, seconds)
 
-    for snapshot in range(snapshots):
-        seen = MedianTimes.of([step() for _ in range(SEEN)])
-        assert seen is not None
+    for look in range(LOOKS):
+        steps += [step() for _ in range(seen)]
+        median = MedianTimes.of(steps)
+        assert median is not None
         speeds = HomeSpeeds()
-        speeds.measured = measured_speeds(LAYOUT, now, seen)
+        speeds.measured = measured_speeds(LAYOUT, now, median)
         real = speeds.real(homes)
         move = watch.look(
-            best_move(LAYOUT, now, seen, real), now, partial(move_to, layout=LAYOUT, now=now, times=seen, homes=real)
-        )
+            best_move(LAYOUT, now, median, real), now,
+            partial(move_to, layout=LAYOUT, now=now, times=median, homes=real),
+        )  # fmt: skip
+        if not watch.is_unsure:
+            steps = []
         if move is not None:
             now = move.to
-            at.append(snapshot)
+            at.append(look)
     return at
 
 
+@pytest.mark.parametrize(("noise", "seen", "within"), [(0.1, 2, 2), (0.3, 2, 12), (0.3, 12, 4)])
 @pytest.mark.parametrize("seed", range(5))
-def test_noise_moves_no_blocks_to_and_fro(seed: int) -> None:
-    """Single timings are off by a third: homes alike stay as they are, and after a home has become slow the cut moves
-    at the second snapshot, and not again by more than one block's uncertainty."""
-    alike = moved({"lead": 0.1, "a": 0.1, "b": 0.1}, 0.3, 200, seed)
+def test_noise_moves_no_blocks_to_and_fro(noise: float, seen: int, within: int, seed: int) -> None:
+    """Homes alike stay as they are however much single timings are off. After a home has become slow the cut moves by
+    the second look if a round has two steps that are off by a tenth, later if by a third, and not again by more than
+    one block's uncertainty."""
+    alike = moved({"lead": 0.1, "a": 0.1, "b": 0.1}, noise, seen, seed)
     assert alike == []
-    slowed = moved({"lead": 0.1, "a": 0.4, "b": 0.1}, 0.3, 200, seed)
-    assert slowed[0] == 1
+    slowed = moved({"lead": 0.1, "a": 0.4, "b": 0.1}, noise, seen, seed)
+    assert slowed[0] < within
     assert len(slowed) <= 2
