@@ -147,11 +147,10 @@ class MoveWatch:
         """Called after some steps with the best move by these; `again` says what these steps say of other stages.
         If the look is unsure, the next one is to have these steps, too."""
         found = again(self.wished) if self.wished else best
-        gain = 0.0 if found is None else found.gain
-        self.is_unsure = found is not None and gain < self._least(found) <= found.likely_gain
+        self.is_unsure = found is not None and found.gain < self._least(found) <= found.likely_gain
         if self.is_unsure:
             return None
-        if found is None or gain < self._least(found):
+        if found is None or found.gain < self._least(found):
             self.wished = ()
             return None
         if not self.wished:

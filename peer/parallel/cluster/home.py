@@ -25,7 +25,7 @@ from peer.parallel.cluster.layer_takeover import take_over
 from peer.parallel.pipeline.flow_router import FlowLine, FlowRouter
 from peer.parallel.pipeline.home_group import CutMoved, HomeGone, LeadHomes, WorkerHome
 from peer.parallel.pipeline.home_messages import AskBytes, BytesHere, decode_home
-from peer.parallel.pipeline.lead_stage import TIMES_KEPT, LeadStage
+from peer.parallel.pipeline.lead_stage import LeadStage
 from peer.parallel.pipeline.stage import StagePlace
 from peer.parallel.pipeline.stage_model import initial_layer_digests, initial_span, model_layers
 from peer.parallel.pipeline.step_times import MedianTimes, StepTimes
@@ -43,6 +43,9 @@ from peer.training.train.layerwise import Layerwise
 
 HEARD_S = 8.0
 """By then every home has asked its lead what to hold."""
+STEPS_WEIGHED = 12
+"""By these steps at most a lead weighs whether layers should move: what was before says nothing of a home that has
+changed."""
 
 
 class ClusterHome:
@@ -197,7 +200,7 @@ class ClusterHome:
 
     def _weigh(self, spec: RunSpec, lead: LeadStage) -> Move | None:
         """Whether layers should move, by the steps since the last look that was sure."""
-        self._steps = (*self._steps, *lead.take_times())[-TIMES_KEPT:]
+        self._steps = (*self._steps, *lead.take_times())[-STEPS_WEIGHED:]
         times = MedianTimes.of(self._steps)
         if times is None:
             return None

@@ -17,6 +17,7 @@ from peer.parallel.cluster.cut_moves import (
     move_to,
     real_speeds,
 )
+from peer.parallel.cluster.home import STEPS_WEIGHED
 from peer.parallel.pipeline.step_times import LEAST_STEPS, MedianTimes, StepTimes
 from peer.planning.placement.block_shares import RECOMPUTED, BlockLayout
 from peer.schema.ipc import Assignment, HomeOffer, StageHolder
@@ -112,10 +113,12 @@ def test_a_measured_speed_is_that_of_the_whole_model() -> None:
     assert measured_speeds(LAYOUT, NOW, seen)["a"] == pytest.approx(RECOMPUTED * TOKENS / (13 * 0.4))
 
 
-def moved(layer_s: Mapping[str, float], noise: float, seen: int, seed: int) -> list[int]:
-    """The looks, each after so many more steps, at which a cluster moves blocks, in virtual time; each timing is off by
-    a factor whose logarithm has this standard deviation."""
+def moved(slow_s: float, noise: float, seen: int, seed: int) -> list[int]:
+    """The looks, each after so many more steps, at which a cluster moves blocks, in virtual time, by their distance
+    from the one at which a home's layers begin to take so long; each timing is off by a factor whose logarithm has this
+    standard deviation."""
     drawn, now, watch, at = random.Random(seed), NOW, MoveWatch(), []
+    layer_s = {"lead": 0.1, "a": 0.1, "b": 0.1}
     homes = [offer(name, 10.0) for name in layer_s]
     steps: list[StepTimes] = []
 
@@ -123,8 +126,10 @@ def moved(layer_s: Mapping[str, float], noise: float, seen: int, seed: int) -> l
         seconds = {peer: each_s * drawn.lognormvariate(0.0, noise) for peer, each_s in flight_s(now, layer_s).items()}
         return StepTimes(times(now, layer_s).step_s, FLIGHTS, FLIGHTS * TOKENS, seconds)
 
-    for look in range(LOOKS):
-        steps += [step() for _ in range(seen)]
+    for look in range(-LOOKS, LOOKS):
+        if not look:
+            layer_s["a"] = slow_s
+        steps = [*steps, *(step() for _ in range(seen))][-STEPS_WEIGHED:]
         median = MedianTimes.of(steps)
         assert median is not None
         speeds = HomeSpeeds()
@@ -142,14 +147,12 @@ def moved(layer_s: Mapping[str, float], noise: float, seen: int, seed: int) -> l
     return at
 
 
-@pytest.mark.parametrize(("noise", "seen", "within"), [(0.1, 2, 2), (0.3, 2, 12), (0.3, 12, 4)])
+@pytest.mark.parametrize(("noise", "seen", "within"), [(0.03, 2, 2), (0.3, 2, 15), (0.3, 12, 4)])
 @pytest.mark.parametrize("seed", range(5))
 def test_noise_moves_no_blocks_to_and_fro(noise: float, seen: int, within: int, seed: int) -> None:
-    """Homes alike stay as they are however much single timings are off. After a home has become slow the cut moves by
-    the second look if a round has two steps that are off by a tenth, later if by a third, and not again by more than
-    one block's uncertainty."""
-    alike = moved({"lead": 0.1, "a": 0.1, "b": 0.1}, noise, seen, seed)
-    assert alike == []
-    slowed = moved({"lead": 0.1, "a": 0.4, "b": 0.1}, noise, seen, seed)
-    assert slowed[0] < within
-    assert len(slowed) <= 2
+    """Homes alike stay as they are, however much single timings are off. After one of them has become slow the cut
+    moves by the second look, or some looks later if there are few steps a look that are off by a third, and not again
+    by more than one block's uncertainty."""
+    at = moved(0.4, noise, seen, seed)
+    assert 1 <= at[0] < within
+    assert len(at) <= 2
