@@ -245,7 +245,7 @@ def replace(folder: Path) -> tuple[list[list[str]], list[Bar]]:
 
 def move(folder: Path) -> tuple[list[list[str]], list[Bar]]:
     """A worker of three equal homes becomes slower."""
-    with running(folder, ALIKE, ("run.founders=1", "round.max_train_s=15")) as run:
+    with running(folder, ALIKE, ("run.founders=1", "round.max_train_s=30")) as run:
         run.until(lambda: leads_of(run), "no cluster was formed", within_s=FIND_S)
         (lead,) = leads_of(run)
         before_s = await_trained(run, lead, time.time())
