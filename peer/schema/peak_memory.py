@@ -51,6 +51,8 @@ class Rung:
     recomputes: bool = False
     eight_bits: bool = False
     """AdamW's moments take a byte each."""
+    half_gradients: bool = False
+    """And the gradients of the same parameters two."""
 
 
 PLAIN = Rung()
@@ -77,6 +79,7 @@ def peak(
     """Of micro-batches of `tokens`, where `parameters` are trained, `one_moment` of them with one moment (Muon)."""
     wide, keys, inner = sizes.width, sizes.key_width, sizes.inner_width
     moments = 2 + 8 / 256 if rung.eight_bits else 2 * FLOAT32_BYTES  # bytes, with a scale for 256
+    saved = BFLOAT16_BYTES * rung.half_gradients
     if rung.compiled:
         block = 12 * wide + 4 * keys + 4 * inner if bfloat16 else 20 * wide + 8 * keys + 8 * inner
     else:
@@ -85,7 +88,7 @@ def peak(
     if rung.recomputes:
         blocks = sizes.blocks * 4 * wide + block + FLOAT32_BYTES * max(sizes.extra, default=0)
     return Peak(
-        states=FLOAT32_BYTES * (2 * parameters + one_moment) + round(moments * (parameters - one_moment)),
+        states=FLOAT32_BYTES * (2 * parameters + one_moment) + round((moments - saved) * (parameters - one_moment)),
         copies=BFLOAT16_BYTES * parameters * (bfloat16 and not rung.recomputes),
         blocks=tokens * blocks,
         logits=_logits_bytes(sizes, tokens, bfloat16=bfloat16),

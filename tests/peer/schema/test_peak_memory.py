@@ -186,7 +186,9 @@ def test_moments_of_eight_bits_save_six_bytes_but_those_of_muon() -> None:
     everything, rung = layers.parameters, Rung(eight_bits=True)
     assert peak(layers, 1, parameters=everything).states == 16 * everything
     assert peak(layers, 1, parameters=everything, rung=rung).states == pytest.approx(10.03 * everything, rel=1e-3)
-    muon = peak(layers, 1, parameters=everything, one_moment=everything, rung=rung)
+    lowest = Rung(eight_bits=True, half_gradients=True)
+    assert peak(layers, 1, parameters=everything, rung=lowest).states == pytest.approx(8.03 * everything, rel=1e-3)
+    muon = peak(layers, 1, parameters=everything, one_moment=everything, rung=lowest)
     assert muon.states == 12 * everything
 
 
