@@ -9,9 +9,10 @@ A block keeps for each token, in bytes, of a width D, keys of K values and an in
 Some blocks keep more (`extra`), of 4 bytes each: so does an attention that no kernel of torch computes.
 
 That is what autograd saves of the blocks of a llama, counted in float32 and compared under bfloat16 with the peaks of
-an H100. `extra` counts norms of queries and keys, queries of another width than D, and what LFM2, Qwen3.5 and Gemma 4
-keep. GPT-2's activation, which is not one kernel, adds two fifths, and is not counted; nor is dropout, nor a mask where
-windows are shorter than the text.
+an H100. `extra` counts norms of queries and keys, queries of another width than D, what is given to experts, masks of
+blocks whose windows are shorter than the text, and what LFM2, Qwen3.5, gpt-oss, Phi 3 and Gemma 4 keep. GPT-2's
+activation, which is not one kernel, adds two fifths, and is not counted; nor is dropout (a byte for each value that it
+looks at on a card), nor the masks of windows with several documents.
 """
 
 from __future__ import annotations
