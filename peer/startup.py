@@ -347,7 +347,8 @@ def describe(fit: Tuned, spec: RunSpec) -> str:
     kernel = f", {fit.attention} attention" if fit.attention else ""
     kernel += ", blocks computed again for want of memory" if fit.recomputes else ""
     kernel += ", compiled" if fit.compiled else ""
-    kernel += ", moments in 8 bits for want of memory (it learns a little differently)" if fit.eight_bits else ""
+    half = " and gradients in 16" * fit.half_gradients
+    kernel += f", moments in 8 bits{half} for want of memory (it learns a little differently)" if fit.eight_bits else ""
     way = f", {fit.sharding}" if fit.sharding else ""
     way += ", from main memory" if fit.offloads else ""
     is_emulated = fit.precision == "float32" and spec.inner.precision == "auto" and fit.basis.name != "cpu"

@@ -35,6 +35,10 @@ _CHUNK = 64
 """Tokens after which transformers computes the state of a gated delta rule."""
 _INTERVALS = {"qwen3_5_text": 4, **dict.fromkeys(_OF_GEMMA_4, 6)}
 """Of so many blocks the last one attends (in Gemma 4 to all), where a spec says nothing; of others every one."""
+_PATTERNS = {"gemma3_text": 6, "olmo3": 4, "exaone4": 4}
+"""Of so many blocks the last one sees all, likewise; of others none, where blocks slide."""
+_WINDOWS = {**dict.fromkeys(("mistral", *_PATTERNS), 4096), **dict.fromkeys(_OF_GEMMA_4, 512)}
+"""Tokens that a sliding block sees, likewise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +104,8 @@ class _Sizes:
     context: int
     vocabulary: int
     flags: Mapping[str, Any]
+    sliding: frozenset[int]
+    """The numbers of the blocks that see less than a whole text."""
     shares_keys: bool = False
     """Whether values are what the matrix of the keys gives."""
 
@@ -135,7 +141,7 @@ def layers_of(architecture: str, config: Mapping[str, Value], context: int) -> M
         attention_width=sum(each.queries for each in inside) // sizes.blocks, key_width=sizes.keys,
         inner_width=sizes.inner * sizes.sent, vocabulary=sizes.vocabulary,
         multiplied=sum(each.multiplied for each in inside), hidden=sum(each.hidden for each in inside),
-        extra=tuple(each.extra for each in inside),
+        extra=tuple(each.extra + _masked(sizes) * (number in sizes.sliding) for number, each in enumerate(inside)),
     )  # fmt: skip
 
 
@@ -233,9 +239,20 @@ def _sizes(architecture: str, config: Mapping[str, Value], context: int) -> _Siz
         raise BadSpec(f"model.config.full_attn_idxs names block {max(attending)}, of {blocks} that count from 0")
     return _Sizes(
         architecture=architecture, width=width, inner=_inner(values, width), blocks=blocks, attending=attending,
-        heads=heads, key_heads=key_heads, sent=sent, head=head,
+        heads=heads, key_heads=key_heads, sent=sent, head=head, sliding=_sliding(architecture, values, context),
         positions=positions, context=context, vocabulary=int(values.get("vocab_size", BYTE_TOKENS)), flags=values,
     )  # fmt: skip
+
+
+def _sliding(architecture: str, values: Mapping[str, Any], context: int) -> frozenset[int]:
+    """The numbers of blocks that see less than a whole text; not of gpt-oss, which keeps scores in any case."""
+    window, blocks = int(values.get("sliding_window", _WINDOWS.get(architecture, 0))), int(values["num_hidden_layers"])
+    is_qwen = architecture in ("qwen2", "qwen3", "qwen3_moe")
+    if not 0 < window < context or architecture == "gpt_oss" or (is_qwen and not values.get("use_sliding_window")):
+        return frozenset()
+    first = int(values.get("max_window_layers", 28)) if architecture in ("qwen2", "qwen3") else 0
+    every = int(values.get("sliding_window_pattern", _PATTERNS.get(architecture, _INTERVALS.get(architecture, 0))))
+    return frozenset(number for number in range(first, blocks) if not every or (number + 1) % every)
 
 
 def _inner(values: Mapping[str, Any], width: int) -> int:
@@ -274,20 +291,29 @@ def _attending(sizes: _Sizes) -> _Block:
 def _kept(sizes: _Sizes) -> int:
     """`extra` of a block with attention; less than nothing where its queries are narrower than what enters."""
     architecture, width, queries, inner = sizes.architecture, sizes.width, sizes.queries, sizes.inner
-    if architecture == "gpt_oss":
-        return sizes.heads * sizes.context  # the scores of other tokens
     if architecture in _OF_GEMMA_4:
         return _kept_by_gemma_4(sizes)
     kept = 2 * (queries - width)
     if architecture in _QUERY_NORMS:
         kept += 2 * (queries + sizes.keys)
+    if "num_local_experts" in sizes.flags:
+        kept += 2 * sizes.sent * width  # what each expert is given, and what it returns
     own = {
+        # The scores of other tokens, keys and values for each query, and an activation of several steps.
+        "gpt_oss": sizes.heads * sizes.context + 2 * (queries - sizes.keys) + 3 * inner * sizes.sent,
         "gemma3_text": 4 * width,  # norms of what leaves attention and feed-forward layers, too
         "glm4": 4 * width + queries,  # so here
         "apertus": inner + inner // 4,  # an activation of several steps
         "qwen3_5_text": 4 * queries,  # gates
+        "phi3": 2 * queries + sizes.keys,  # one matrix gives them with the values; and what attention returns
     }
     return kept + own.get(architecture, 0)
+
+
+def _masked(sizes: _Sizes) -> int:
+    """`extra` of a block that gets a mask: that mask, and keys and values for each query."""
+    keeps_apart = sizes.architecture == "phi3" and sizes.keys < sizes.queries
+    return sizes.context + 2 * (sizes.queries - sizes.keys) - keeps_apart * (sizes.queries + sizes.keys)
 
 
 def _kept_by_gemma_4(sizes: _Sizes) -> int:

@@ -9,9 +9,10 @@ A block keeps for each token, in bytes, of a width D, keys of K values and an in
 Some blocks keep more (`extra`), of 4 bytes each: so does an attention that no kernel of torch computes.
 
 That is what autograd saves of the blocks of a llama, counted in float32 and compared under bfloat16 with the peaks of
-an H100. `extra` counts norms of queries and keys, queries of another width than D, and what LFM2, Qwen3.5 and Gemma 4
-keep. GPT-2's activation, which is not one kernel, adds two fifths, and is not counted; nor is dropout, nor a mask where
-windows are shorter than the text.
+an H100. `extra` counts norms of queries and keys, queries of another width than D, what is given to experts, masks of
+blocks whose windows are shorter than the text, and what LFM2, Qwen3.5, gpt-oss, Phi 3 and Gemma 4 keep. GPT-2's
+activation, which is not one kernel, adds two fifths, and is not counted; nor is dropout (a byte for each value that it
+looks at on a card), nor the masks of windows with several documents.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ class Rung:
     recomputes: bool = False
     eight_bits: bool = False
     """AdamW's moments take a byte each."""
+    half_gradients: bool = False
+    """And the gradients of the same parameters two."""
 
 
 PLAIN = Rung()
@@ -77,6 +80,7 @@ def peak(
     """Of micro-batches of `tokens`, where `parameters` are trained, `one_moment` of them with one moment (Muon)."""
     wide, keys, inner = sizes.width, sizes.key_width, sizes.inner_width
     moments = 2 + 8 / 256 if rung.eight_bits else 2 * FLOAT32_BYTES  # bytes, with a scale for 256
+    saved = BFLOAT16_BYTES * rung.half_gradients
     if rung.compiled:
         block = 12 * wide + 4 * keys + 4 * inner if bfloat16 else 20 * wide + 8 * keys + 8 * inner
     else:
@@ -85,7 +89,7 @@ def peak(
     if rung.recomputes:
         blocks = sizes.blocks * 4 * wide + block + FLOAT32_BYTES * max(sizes.extra, default=0)
     return Peak(
-        states=FLOAT32_BYTES * (2 * parameters + one_moment) + round(moments * (parameters - one_moment)),
+        states=FLOAT32_BYTES * (2 * parameters + one_moment) + round((moments - saved) * (parameters - one_moment)),
         copies=BFLOAT16_BYTES * parameters * (bfloat16 and not rung.recomputes),
         blocks=tokens * blocks,
         logits=_logits_bytes(sizes, tokens, bfloat16=bfloat16),

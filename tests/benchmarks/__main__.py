@@ -11,6 +11,7 @@ from peer.node.host.threads import sleep_while_waiting
 from tests.benchmarks import (
     allreduce,
     attacks,
+    bare,
     busy,
     chaos,
     churn,
@@ -36,7 +37,7 @@ from tests.benchmarks import (
 
 BENCHMARKS = (
     quality, methods, chaos, attacks, spikes, honest, penalties, parity, placement, allreduce, links, churn,
-    prediction, simulate, fuzz, cuda, obeyed, busy, memory, fields, gathers, pipeline,
+    prediction, simulate, fuzz, cuda, obeyed, busy, memory, bare, fields, gathers, pipeline,
     pipeline_homes,
 )  # fmt: skip
 

@@ -33,7 +33,10 @@ WARM_STEPS, TIMED_STEPS = 1, 2
 LONG_S = 5.0
 """A step that takes this long is timed only once, the first time."""
 ATTENTIONS = ("sdpa", "eager")
-RUNGS = (PLAIN, Rung(recomputes=True), Rung(recomputes=True, eight_bits=True))
+RUNGS = (
+    PLAIN, Rung(recomputes=True), Rung(recomputes=True, eight_bits=True),
+    Rung(recomputes=True, eight_bits=True, half_gradients=True),
+)  # fmt: skip
 """The fastest one first."""
 APART, APART_BFLOAT16 = 1e-5, 1e-2
 """The allowed relative difference between compiled and plain blocks, in loss and gradient norm."""
@@ -63,7 +66,7 @@ def fit(spec: RunSpec, wanted: str, most: int = 0, *, offload: bool = False, com
     return Tuned(
         basis=basis_of(spec, (wanted,), (device,), offload=offload, compile=compile), sequences=best.sequences,
         attention=best.attention, recomputes=rung.recomputes, eight_bits=rung.eight_bits,
-        compiled=compiled is not None,
+        half_gradients=rung.half_gradients, compiled=compiled is not None,
         precision="bfloat16" if uses_bfloat16(spec, device) else "float32", step_s=step_s,
         tokens_per_s=whole * spec.model.context / step_s, fixed_bytes=found.fixed_bytes,
         sequence_bytes=found.sequence_bytes, free_bytes=free,

@@ -68,10 +68,15 @@ class Tuned:
     """Whether blocks are compiled: then every micro-batch has as many rows."""
     eight_bits: bool = False
     """Whether AdamW's moments take a byte each, where nothing else had room; it learns a little differently."""
+    half_gradients: bool = False
+    """And their gradients two, where that had no room either."""
 
     @property
     def rung(self) -> Rung:
-        return Rung(compiled=self.compiled, recomputes=self.recomputes, eight_bits=self.eight_bits)
+        return Rung(
+            compiled=self.compiled, recomputes=self.recomputes, eight_bits=self.eight_bits,
+            half_gradients=self.half_gradients,
+        )  # fmt: skip
 
     def to_json(self) -> str:
         return json.dumps({"v": VERSION, **asdict(self)}, allow_nan=False)

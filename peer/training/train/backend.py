@@ -122,7 +122,7 @@ class DeviceBackend(ABC):
         self._folder = folder
         self._model, self._spec, self._device = model, spec, device
         self._reader, self._fit = StepReader(batches), fit
-        self._optimizers = make_optimizers(model, spec, device, eight_bits=self._rung.eight_bits)
+        self._optimizers = make_optimizers(model, spec, device, self._rung)
         self._parameters = trained(model)
         self._steps = AtomicSteps(self._optimizers, device)
         self.residence = Offload(model, self._optimizers, device, self._beside, self._have_moved)

@@ -2,7 +2,8 @@
 
 Blocks of 256 values share a scale, their largest magnitude, and each value is one of 256 between: half of them in the
 highest tenth, a quarter in the tenth below, and so on (dynamic quantization, arXiv:2110.02861, section 2). Of the
-second moment the root is kept, so that its smallest values do not become nothing. The arithmetic of a step is float32.
+second moment the root is kept, so that its smallest values do not become nothing. The arithmetic of a step is float32,
+also of gradients that are kept in 16 bits.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def _move(parameter: Tensor, state: dict[str, Tensor], group: dict[str, Any]) ->
     values, gradients = parameter.view(-1), parameter.grad.reshape(-1)
     values.mul_(1 - group["lr"] * group["weight_decay"])
     for piece, of_blocks in _pieces(len(values)):
-        gradient = gradients[piece]
+        gradient = gradients[piece].float()
         codes, scales = state["exp_avg"][piece], state["exp_avg_scale"][of_blocks]
         first = _read(codes, scales, is_signed=True).lerp_(gradient, 1 - beta1)
         _write(first, codes, scales, is_signed=True)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from peer.schema.peak_memory import PLAIN, Rung
 from peer.schema.spec import RunSpec
 from peer.training.model.flat_parameters import hidden_matrices, trained
 from peer.training.train.eight_bit_adamw import CODES, KEYS, LEAST, EightBitAdamW, packed, unpacked
@@ -90,27 +91,29 @@ class Optimizers:
 
 
 def make_optimizers(
-    model: nn.Module, spec: RunSpec, device: torch.device, *, eight_bits: bool = False
+    model: nn.Module, spec: RunSpec, device: torch.device, rung: Rung = PLAIN
 ) -> Optimizers:  # fmt: skip
-    """The optimizers that `spec.inner.optimizer` names, over the trained parameters of `model`. With `eight_bits`
-    AdamW's moments of large parameters take a byte each."""
+    """The optimizers that `spec.inner.optimizer` names, over the trained parameters of `model`. `rung` says in how many
+    bits AdamW's moments of large parameters and their gradients are kept."""
     if spec.inner.optimizer == "adamw":
-        return Optimizers(*_adamws(trained(model), spec, device, eight_bits=eight_bits))
+        return Optimizers(*_adamws(trained(model), spec, device, rung))
     matrices = hidden_matrices(model)
     assert matrices, f"{spec.model.architecture} has blocks, but no hidden matrix"
     taken = {id(value) for value in matrices}
     rest = [value for value in trained(model) if id(value) not in taken]
-    return Optimizers(muon(matrices, spec), *_adamws(rest, spec, device, eight_bits=eight_bits))
+    return Optimizers(muon(matrices, spec), *_adamws(rest, spec, device, rung))
 
 
 def _adamws(
-    parameters: Sequence[Tensor], spec: RunSpec, device: torch.device, *, eight_bits: bool
+    parameters: Sequence[Tensor], spec: RunSpec, device: torch.device, rung: Rung
 ) -> Iterator[Optimizer]:  # fmt: skip
-    large = [value for value in parameters if eight_bits and value.numel() >= LEAST]
+    large = [value for value in parameters if rung.eight_bits and value.numel() >= LEAST]
     taken = set(map(id, large))
     small = [value for value in parameters if id(value) not in taken]
     if small:
         yield adamw(small, spec, device)
+    for value in large:  # each is cast where it arrives; torch 2.9 casts none, and keeps them in float32
+        value.grad_dtype = torch.bfloat16 if rung.half_gradients else value.dtype
     if large:
         yield EightBitAdamW(_groups(large, spec), lr=spec.inner.learning_rate, betas=_betas(spec))
 

@@ -105,6 +105,7 @@ def test_blocks_in_float32_keep_what_autograd_saves(key_heads: int, recomputes: 
     assert more - less == pytest.approx(many - few, rel=0.01)
 
 
+EXPERTS, WINDOW = {"num_experts_per_tok": 2}, {"sliding_window": 64}
 NO_DROPOUT = {"attention_dropout": 0.0, "residual_dropout": 0.0}
 KINDS: dict[str, dict[str, Any]] = {
     **{
@@ -119,6 +120,17 @@ KINDS: dict[str, dict[str, Any]] = {
         "linear_value_head_dim": 48,
     },
     "gemma4_text": {"head_dim": 24, "global_head_dim": 56},
+    "phi3": {},
+    **{name: EXPERTS for name in ("mixtral", "olmoe")},
+    **{f"gpt_oss, {width}": EXPERTS | {"head_dim": width} for width in (24, 64)},
+    "qwen3_moe": EXPERTS | {"moe_intermediate_size": 96, "head_dim": 32},
+    **{f"{name}, short windows": WINDOW for name in ("mistral", "phi3", "gemma3_text")},
+    "phi3, short windows, a key for each query": WINDOW | {"num_key_value_heads": 4},
+    "gemma4_text, short windows": WINDOW | {"head_dim": 24, "global_head_dim": 56},
+    **{
+        f"{name}, two blocks with short windows": WINDOW | {"use_sliding_window": True, "max_window_layers": 2}
+        for name in ("qwen2", "qwen3")
+    },
     "gemma4_unified_text, keys that are values": {
         "head_dim": 48, "global_head_dim": 64, "attention_k_eq_v": True, "num_global_key_value_heads": 1,
     },
@@ -134,11 +146,15 @@ def test_blocks_of_each_kind_keep_what_autograd_saves(kind: str) -> None:
     """Of a pair, of which each is of another kind where an architecture has two; also with queries that are wider or
     narrower than what enters."""
     architecture, rows, context = kind.partition(",")[0], 2, 256
-    config: dict[str, Any] = KINDS[kind] | {
+    config: dict[str, Any] = {
         "vocab_size": 257, "hidden_size": 128, "intermediate_size": 352, "num_attention_heads": 4,
         "num_key_value_heads": 2,
-    }  # fmt: skip
+    } | KINDS[kind]  # fmt: skip
     config |= {"linear_num_value_heads": 8} if "linear_num_key_heads" in config else {}
+    if KINDS[kind].get("num_experts_per_tok"):
+        config["num_local_experts" if architecture in ("mixtral", "gpt_oss") else "num_experts"] = 4
+    if architecture == "qwen3_moe":
+        del config["intermediate_size"]
 
     def of_blocks(number: int) -> tuple[int, int]:
         saved = [
@@ -186,7 +202,9 @@ def test_moments_of_eight_bits_save_six_bytes_but_those_of_muon() -> None:
     everything, rung = layers.parameters, Rung(eight_bits=True)
     assert peak(layers, 1, parameters=everything).states == 16 * everything
     assert peak(layers, 1, parameters=everything, rung=rung).states == pytest.approx(10.03 * everything, rel=1e-3)
-    muon = peak(layers, 1, parameters=everything, one_moment=everything, rung=rung)
+    lowest = Rung(eight_bits=True, half_gradients=True)
+    assert peak(layers, 1, parameters=everything, rung=lowest).states == pytest.approx(8.03 * everything, rel=1e-3)
+    muon = peak(layers, 1, parameters=everything, one_moment=everything, rung=lowest)
     assert muon.states == 12 * everything
 
 

@@ -16,7 +16,7 @@ from peer.node.host.device import is_out_of_memory
 from peer.parallel.autotune import rank_trials
 from peer.parallel.autotune.search import Trial
 from peer.parallel.autotune.trial import RUNGS, Noise, Trials, fit
-from peer.schema.peak_memory import PLAIN, Rung
+from peer.schema.peak_memory import Rung
 from peer.schema.spec import RunSpec, load
 from peer.startup import describe
 from peer.training.model.build import build
@@ -259,20 +259,19 @@ def test_a_dry_run_computes_blocks_again_where_that_finds_room(
     assert any(getattr(each, "gradient_checkpointing", False) for each in loop._model.modules())
 
 
-@pytest.mark.parametrize(("needs", "found"), [(PLAIN, PLAIN), (RUNGS[1], RUNGS[1]), (RUNGS[2], RUNGS[2])])
-def test_a_dry_run_goes_down_as_far_as_it_must(
-    spec: RunSpec, needs: Rung, found: Rung, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("needs", RUNGS)
+def test_a_dry_run_goes_down_as_far_as_it_must(spec: RunSpec, needs: Rung, monkeypatch: pytest.MonkeyPatch) -> None:
     """A lower rung that has room for more is not taken for that, if it changes what is learned."""
 
     def attempt(trials: Trials, sequences: int, attention: str) -> Trial | None:
-        most = (0, 4, 8)[(RUNGS.index(trials.rung) >= RUNGS.index(needs)) + trials.rung.eight_bits]
+        most = (4 + 4 * trials.rung.eight_bits) * (RUNGS.index(trials.rung) >= RUNGS.index(needs))
         return Trial(sequences=sequences, attention="", seconds=1.0, peak_bytes=0) if sequences <= most else None
 
     monkeypatch.setattr(Trials, "attempt", attempt)
     result = fit(spec, "cpu", compile="no")
-    assert result.rung == found
-    assert ("8 bits" in describe(result, spec)) == found.eight_bits
+    assert result.rung == needs
+    assert ("8 bits" in describe(result, spec)) == needs.eight_bits
+    assert ("gradients in 16 for want" in describe(result, spec)) == needs.half_gradients
 
 
 def test_why_a_card_trains_in_float32_is_said(spec: RunSpec) -> None:

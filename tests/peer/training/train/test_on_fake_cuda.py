@@ -232,11 +232,15 @@ def test_a_life_on_a_card_has_the_bits_of_a_processor(
         assert torch.equal(one, other)
 
 
-def test_so_has_one_whose_moments_take_a_byte(spec: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_so_has_one_whose_moments_take_a_byte_and_gradients_two(
+    spec: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And the host waits no more often."""
     monkeypatch.setattr(optimizers, "LEAST", 100)  # this model is small
     basis = TuneKey(run="", device="cuda", name="", torch="", homefires="")
-    fit = Tuned(basis=basis, sequences=2, step_s=1.0, tokens_per_s=1.0, recomputes=True, eight_bits=True)
+    fit = Tuned(
+        basis=basis, sequences=2, step_s=1.0, tokens_per_s=1.0, recomputes=True, eight_bits=True, half_gradients=True
+    )  # fmt: skip
     with fake_cuda() as cuda:
         there = whole_life(spec, "cuda", tmp_path / "card", cuda, fit)
     here = whole_life(spec, "cpu", tmp_path / "life", fit=fit)

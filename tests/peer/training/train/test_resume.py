@@ -157,9 +157,12 @@ def test_stopping_after_any_action_changes_no_bit(
     expect_the_same_life(reads(make_spec(architecture, optimizer, wire, **round), tmp_path / "data"), tmp_path)
 
 
-def test_with_moments_of_eight_bits_neither(make_spec: Make, tmp_path: Path) -> None:
+def test_on_the_lowest_rung_of_memory_neither(make_spec: Make, tmp_path: Path) -> None:
+    """With moments of eight bits, and gradients of sixteen."""
     basis = TuneKey(run="", device="cpu", name="cpu", torch="", homefires="")
-    fit = Tuned(basis=basis, sequences=2, step_s=1.0, tokens_per_s=1.0, recomputes=True, eight_bits=True)
+    fit = Tuned(
+        basis=basis, sequences=2, step_s=1.0, tokens_per_s=1.0, recomputes=True, eight_bits=True, half_gradients=True
+    )  # fmt: skip
     life = expect_the_same_life(make_spec(), tmp_path, fit)
     backend = life.trainer._backend
     moments = [value for number in range(len(backend.layers)) for value in backend.optimizer_of(number).values()]
