@@ -54,7 +54,7 @@ def test_a_public_class_has_a_name_of_its_own() -> None:
     classes = (
         (node.name, path)
         for path in modules()
-        for node in ast.parse((ROOT / path).read_text()).body
+        for node in tree_of(ROOT / path).body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
     assert twice(classes) == {}
@@ -77,17 +77,26 @@ def sources() -> dict[str, Path]:
     return {name.removesuffix(".__init__"): path for name, path in dotted}
 
 
+@cache
+def houses() -> set[Path]:
+    """The folders with folders of modules."""
+    return {path.parent.parent for path in sources().values()}
+
+
 def room_of(path: Path) -> str:
     """Its folder; a module that lies beside folders stands for itself, since it may be above some and below others."""
-    folder = path.parent
-    has_rooms = any(each.parent.parent == folder for each in sources().values() if each.parent != folder)
-    return str((path if has_rooms else folder).relative_to(ROOT))
+    return str((path if path.parent in houses() else path.parent).relative_to(ROOT))
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 def rooms_below(path: Path) -> set[str]:
     """The rooms from which a module imports, also inside functions."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.ImportFrom) and node.module:
             whole = (f"{node.module}.{alias.name}" for alias in node.names)
             found |= {name if name in sources() else node.module for name in whole}
@@ -114,7 +123,7 @@ def test_a_readme_begins_with_the_files_of_its_room(room: Path) -> None:
 
 def literals(path: Path) -> Iterable[tuple[int, str]]:
     """The texts in a module for people: strings of several words that are no docstring and stand in no assertion."""
-    tree = ast.parse((ROOT / path).read_text())
+    tree = tree_of(ROOT / path)
     ours = [node for node in ast.walk(tree) if isinstance(node, ast.Assert | ast.Expr)]
     skipped = {id(part) for node in ours if not _is_call(node) for part in ast.walk(node)}
     texts = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
