@@ -130,6 +130,26 @@ async def test_a_peer_that_runs_is_examined_by_its_folder_alone(tmp_path: Path) 
     assert verdict.tokens_per_day is not None
 
 
+@pytest.mark.usefixtures("played")
+@pytest.mark.parametrize(
+    ("expires", "says"),
+    [
+        (1.0, "unknown: the invite is refused; ask the organiser for a new one"),
+        (None, "unknown: none of its addresses told what the run is; ask the organiser whether the node runs"),
+    ],
+)
+async def test_the_verdict_on_an_invite_that_leads_nowhere_says_what_to_do(
+    expires: float | None, says: str, tmp_path: Path
+) -> None:
+    organiser = Identity.generate()
+    with socket.create_server(("127.0.0.1", 0)) as taken:  # nobody is there any more
+        address = f"/ip4/127.0.0.1/tcp/{taken.getsockname()[1]}/p2p/{organiser.peer_id}"
+    invite = issue(organiser, run="micro", spec_hash=load("micro").digest(), addrs=(address,), expires=expires)
+    settings = PeerSettings(devices=("cpu",), listen=LOOPBACK)
+    verdict = await examine(Request(invite=invite, directory=tmp_path, settings=settings), [].append)
+    assert verdict.sentence == says
+
+
 async def test_a_folder_that_knows_no_run_says_so(tmp_path: Path) -> None:
     """As of a peer that never met anybody."""
     check, joined = check_folder(tmp_path)
