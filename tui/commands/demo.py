@@ -296,7 +296,7 @@ class DemoRun:
 
     def _note_end(self, child: ChildProcess) -> None:
         if child.bad_lines:
-            self.output.say(f"{child.name}: {child.bad_lines} lines of its output are not events")
+            self.output.say(f"{child.name}: lines of its output that are no events: {child.bad_lines}")
         if child.exit_code != 0 and not self.children.interrupts:
             self.ends[child.name] = child.describe_end()
             self._tails[child.name] = EventTail(child.log.parent / "events.jsonl")
