@@ -300,10 +300,10 @@ def _rounds_of(time: str, round_s: float, called: str) -> int:
     """The number of rounds. Raises BadInput."""
     from bootstrap.config import parse_duration_s
 
-    if re.fullmatch(r"[0-9]{1,12}", time):
-        if int(time) == 0:
+    if number := re.fullmatch(r"([0-9]{1,12})( rounds?)?", time):
+        if int(number[1]) == 0:
             raise BadInput(f"{called} is 0; a run has a round at least (one without an end: --set run.rounds=0)")
-        return min(int(time), MOST_ROUNDS)
+        return min(int(number[1]), MOST_ROUNDS)
     try:
         return max(1, min(MOST_ROUNDS, round(parse_duration_s(called, time) / round_s)))
     except BadInput as error:

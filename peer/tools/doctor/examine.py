@@ -83,9 +83,11 @@ async def examine(asked: Request, tell: Tell) -> Verdict:
             tell(failed("spec", why, fix, BadSpec))
         tell(unknown("needs", "what a run needs is known once its invite is given and its spec was fetched"))
         return Verdict(sentence=f"unknown: {_unread(run, refused, why)}")
-    for called, folder in folders(spec, asked.settings.data_path).items():
-        tell(check_files(called, folder))
-    await asyncio.to_thread(_data, spec, asked, tell)
+    files = [check_files(called, folder) for called, folder in folders(spec, asked.settings.data_path).items()]
+    for check in files:
+        tell(check)
+    if files and all(check.status is Status.PASS for check in files):
+        await asyncio.to_thread(_data, spec, asked, tell)
     if spec.uses_hub:
         tell(await asyncio.to_thread(check_hub, repositories_of(spec)))
     if spec.start is not None:
@@ -164,8 +166,6 @@ def _spec(run: KnownRun | None, directory: Path | None, met: NetworkFindings | N
 
 def _data(spec: RunSpec, asked: Request, tell: Tell) -> None:
     """What lies in the files that the owner has named."""
-    if not spec.data.reads_files or not asked.settings.data_path:
-        return
     try:
         for found in inspect(spec, asked.settings.data_path):
             tell(check_data(found))

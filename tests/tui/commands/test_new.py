@@ -35,7 +35,7 @@ def test_five_answers_make_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "stdin", Terminal("\n".join(["tiny", "3", "invited", "200", "", ""])))
+    monkeypatch.setattr(sys, "stdin", Terminal("\n".join(["tiny", "3", "invited", "200 rounds", "", ""])))
     assert main(["new"]) == 0
     spec = load("tiny-stdlib.toml")
     assert (spec.run.rounds, spec.admission.policy, spec.data.source) == (200, "invited", "stdlib")

@@ -7,6 +7,7 @@ import socket
 import struct
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,18 @@ async def test_the_verdict_on_an_invite_that_leads_nowhere_says_what_to_do(
     settings = PeerSettings(devices=("cpu",), listen=LOOPBACK)
     verdict = await examine(Request(invite=invite, directory=tmp_path, settings=settings), [].append)
     assert verdict.sentence == says
+
+
+@pytest.mark.usefixtures("played")
+async def test_files_that_are_not_here_are_one_finding(tmp_path: Path) -> None:
+    """What is in them is not looked for as well."""
+    spec = load("micro")
+    spec = replace(spec, data=replace(spec.data, source="files", path="poems"))
+    (tmp_path / "spec.toml").write_text(dump(spec))
+    settings = PeerSettings(devices=("cpu",), listen=LOOPBACK, data_path=str(tmp_path / "moved"))
+    told: list[Check] = []
+    await examine(Request(directory=tmp_path, settings=settings), told.append)
+    assert [check.name for check in told if check.status is Status.FAIL] == ["files"]
 
 
 async def test_a_folder_that_knows_no_run_says_so(tmp_path: Path) -> None:
