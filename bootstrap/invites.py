@@ -5,6 +5,7 @@ reached so far.
 from __future__ import annotations
 
 import logging
+import shlex
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -13,9 +14,9 @@ from bootstrap.checkpoints import read_checkpoint
 from bootstrap.config import BootstrapConfig, issue_all
 from dht.addresses import are_loopback, can_be_dialled, is_global
 from dht.atomic_files import write_atomic
-from dht.errors import DiskFull, Unreachable
+from dht.errors import BadInvite, DiskFull, Unreachable
 from dht.identity import Identity
-from dht.invite import INVITE_FILE, MAX_ADDRESSES
+from dht.invite import INVITE_FILE, MAX_ADDRESSES, Invite, parse, read_text
 from dht.node import Node
 from peer.schema.events import AlertRaised, Event, InviteIssued
 
@@ -37,13 +38,19 @@ class InviteIssuer:
         self._is_private = False
         """The newest invites lead only peers of this network here."""
         self._look_at = 0.0
+        self._ends_s: float | None = None
+        """When the newest invites expire, in Unix time; None: never, or it was told."""
 
     async def issue(self) -> None:
-        """Print them, and say so if they work in this network only. Raises Unreachable, DiskFull."""
+        """Print them, and say so if they work in this network only, or if older ones lead elsewhere. Raises
+        Unreachable, DiskFull."""
         addresses = await self._addresses()
+        before = self._kept(time.time())
         texts = self._make(addresses)
         for text in texts:
             self._report(InviteIssued(invite=text))
+        if before is not None and not set(before.addrs) & set(addresses):
+            self._report(AlertRaised(level="warning", code=CODE, text=_elsewhere(before)))
         # Who listens on loopback alone wants nobody else.
         self._is_private = not are_loopback(self._config.listen) and not lead_outside(addresses)
         if self._is_private:
@@ -53,7 +60,8 @@ class InviteIssuer:
         self._look_at = time.monotonic() + LOOK_S
 
     async def look(self) -> None:
-        """Keep a better invite once there is one, and room for it on disk."""
+        """Keep a better invite once there is one, and room for it on disk. Say so once the kept one is over."""
+        self._look_at_end(time.time())
         if not self._is_private or time.monotonic() < self._look_at:
             return
         self._look_at = time.monotonic() + LOOK_S
@@ -74,6 +82,24 @@ class InviteIssuer:
             )
             self._report(AlertRaised(level="info", code=CODE, text=text))
 
+    def _look_at_end(self, now_s: float) -> None:
+        if self._ends_s is None or now_s < self._ends_s:
+            return
+        kept = self._kept(float("-inf"))
+        self._ends_s = None if kept is None else kept.expires  # of a newer one, by `homefires invite`
+        if self._ends_s is not None and self._ends_s <= now_s:
+            self._ends_s = None
+            again = f"homefires invite {shlex.quote(str(self._config.directory))}"
+            text = f"the newest invites have expired, and nobody can join by them; print others with: {again}"
+            log.warning("%s", text)
+            self._report(AlertRaised(level="warning", code="EXPIRED", text=text))
+
+    def _kept(self, now_s: float) -> Invite | None:
+        """The newest invite that was printed, if it holds."""
+        with suppress(BadInvite):
+            return parse(read_text(str(self._config.directory / INVITE_FILE)), now_s)
+        return None
+
     async def _addresses(self) -> tuple[str, ...]:
         """The addresses for invites: those of loopback only if there are no others."""
         mine = [address for address in await self._node.addresses() if can_be_dialled(address)]
@@ -86,6 +112,7 @@ class InviteIssuer:
             terms=self._config.terms, now_s=time.time(), checkpoint=read_checkpoint(self._config.directory),
         )  # fmt: skip
         write_atomic(self._config.directory / INVITE_FILE, texts[-1].encode(), private=True)  # it may hold a token
+        self._ends_s = parse(texts[-1], float("-inf")).expires
         return texts
 
 
@@ -104,6 +131,13 @@ def _only_here(addresses: Sequence[str]) -> str:
         f"nobody outside your own network can dial what the invites name ({_list(addresses)}); have your router "
         "forward a TCP port to this machine, and start with --listen /ip4/0.0.0.0/tcp/PORT and --announce "
         "/ip4/ADDRESS/tcp/PORT, where ADDRESS is your router's on the internet"
+    )
+
+
+def _elsewhere(before: Invite) -> str:
+    return (
+        f"invites that were handed out before lead to {_list(before.addrs)}, and this node is there no more; start it "
+        "with the --listen, --announce and --also of that time, or give people the new invite"
     )
 
 

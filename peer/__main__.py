@@ -52,6 +52,15 @@ from peer.node.store.chain_repair import repair_chain
 from peer.node.telemetry.event_log import EventLog, EventPrinter
 from peer.node.telemetry.metrics import MetricsExporter, measuring, one_at_a_time
 from peer.node.telemetry.reporter import Reporter
+from peer.schema.artifact_options import (
+    ANSWER_TOKENS,
+    AUDITED,
+    DIGITS,
+    EXPORTING,
+    TEMPERATURE,
+    TRACKERS,
+    WHAT,
+)
 from peer.schema.events import Event, NetworkMeasured, PeerIntroduced, PeerStopped
 from peer.schema.ipc import Leave
 from peer.schema.live_settings import LiveSettings
@@ -66,10 +75,6 @@ LOOK_EVERY_S = 0.05
 USE_HUB = ("join", "export", "adopt", "describe", "doctor")
 """Commands for which a tokenizer or a data set may come from huggingface.co, if the run wants it."""
 AUDIT_SAYS_EVERY_S = 1.0
-AUDITED = "audited round"
-"""How a line on stderr begins that says how far an audit is."""
-EXPORTING = "export: "
-"""The same of an export."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -287,8 +292,8 @@ def _parser() -> argparse.ArgumentParser:
     chatting = command("chat", _chat, "answer standard input with the model in a folder")
     chatting.add_argument("dir", type=Path, help="of a peer, a checkpoint, or an export")
     chatting.add_argument("--prompt", help="answer this, and end")
-    chatting.add_argument("--temperature", type=float, default=0.7)
-    chatting.add_argument("--tokens", type=int, default=256)
+    chatting.add_argument("--temperature", type=float, default=TEMPERATURE)
+    chatting.add_argument("--tokens", type=int, default=ANSWER_TOKENS)
     auditing = command("audit", _audit, "check every file of a run directory's chain")
     examining = command("doctor", _doctor, "examine this machine, and what a run would be like on it")
     examining.add_argument("invite", nargs="?", default="")
@@ -297,7 +302,7 @@ def _parser() -> argparse.ArgumentParser:
     introducing.add_argument("invite")
     crediting = command("credit", _credit, "print what each peer has put into a run")
     tracking = command("events", _events, "write the event log as another program reads it")
-    tracking.add_argument("--to", choices=("tensorboard",), required=True)
+    tracking.add_argument("--to", choices=TRACKERS, required=True)
     tracking.add_argument("--out", type=Path, help="new folder (default: DIR/tensorboard)")
     _add_shared(
         settings=(joining, examining), dialling=(joining, introducing),
@@ -313,9 +318,9 @@ def _add_forms(exporting: argparse.ArgumentParser) -> None:
     text = "of a cluster's home: the folders of its other homes"
     exporting.add_argument("--homes", type=Path, nargs="+", default=[], metavar="DIR", help=text)
     text = "of a run from a model: default merged, where it trains an adapter"
-    exporting.add_argument("--what", choices=("adapter", "merged", "base"), help=text)
+    exporting.add_argument("--what", choices=WHAT, help=text)
     text = "also one file for llama.cpp and Ollama, with 4, 2 or about 1 byte per parameter (needs homefires[gguf])"
-    exporting.add_argument("--gguf", choices=("f32", "f16", "q8_0"), help=text)
+    exporting.add_argument("--gguf", choices=DIGITS, help=text)
     exporting.add_argument("--push", default="", metavar="OWNER/NAME", help="and to huggingface.co, with your login")
 
 

@@ -20,7 +20,7 @@ ALONE = {
     "tui": (
         "bootstrap.config", "bootstrap.organiser", "bootstrap.restarts", "peer.node.control.client",
         "peer.consensus.credit.outcomes",
-        "peer.schema.byte_text", "peer.schema.events", "peer.schema.extras",
+        "peer.schema.artifact_options", "peer.schema.byte_text", "peer.schema.events", "peer.schema.extras",
         "peer.network.link.cluster_invite", "peer.schema.model_layers", "peer.planning.placement", "peer.planning.plan",
         "peer.schema.settings", "peer.planning.simulate",
         "peer.schema.spec", "peer.node.telemetry.event_tail", "dht.addresses", "dht.atomic_files", "dht.errors",

@@ -1,4 +1,5 @@
-"""What a folder holds for a run, as a child process found out: a table for people, and why it is refused."""
+"""What a folder or huggingface.co holds for a run, as a child process found out: a table for people, and why it is
+refused."""
 
 from __future__ import annotations
 
@@ -17,6 +18,8 @@ INSPECT_S = 4 * 3600.0
 """The time limit for an inspection: enough for some hundred gigabytes."""
 FORMAT_S = 120.0
 """The time limit for reading one row."""
+ON_HUB_S = 60.0
+"""The time limit for asking huggingface.co for names."""
 NAMES = 14
 """The columns of the name before each line."""
 
@@ -55,6 +58,13 @@ def format_in(folder: Path) -> str:
     """`chat` if the first file of rows begins with a conversation, otherwise `text`. Raises BadInput."""
     argv = python_module("peer", "inspect", json.dumps({"format_in": str(folder)}))
     return answer("inspection of the data", argv, FORMAT_S, apart=True)
+
+
+def require_on_hub(spec: str) -> None:
+    """Raises BadInput for a name in this spec's text that huggingface.co does not have, and Unreachable."""
+    late = Unreachable(f"huggingface.co did not answer within {ON_HUB_S:.0f} s")
+    argv = python_module("peer.tools.doctor.hub_names", spec)
+    answer("look at huggingface.co", argv, ON_HUB_S, late=late, apart=True)
 
 
 def require_sound(found: Sequence[InspectedFolder]) -> None:

@@ -49,9 +49,21 @@ async def dial_any(daemon: Daemon, addresses: Sequence[str], timeout_s: float) -
             dial.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
     if not met:
-        more = f" (nor {len(failures) - 1} more)" if len(failures) > 1 else ""
-        raise Unreachable(f"{failures[0]}{more}; is the bootstrap node running, is the address right?")
+        raise Unreachable(_nobody_at(others)) from failures[0]
     return met
+
+
+SHOWN = 3
+"""Addresses that are named where nobody answers."""
+
+
+def _nobody_at(addresses: Sequence[str]) -> str:
+    places = [address.rpartition("/p2p/")[0] for address in addresses]
+    more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
+    return (
+        f"nobody answers at {', '.join(places[:SHOWN])}{more}; ask the organiser whether the node runs there, or try "
+        "again later"
+    )
 
 
 async def keep_dialling(

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from bootstrap import invites
-from bootstrap.config import BootstrapConfig
+from bootstrap.config import BootstrapConfig, InviteTerms
 from bootstrap.invites import InviteIssuer, lead_outside
 from dht.addresses import LOOPBACK
 from dht.identity import Identity
-from dht.invite import INVITE_FILE, parse
+from dht.invite import INVITE_FILE, issue, parse
 from peer.node.telemetry.event_log import EventPrinter
 from peer.schema.spec import load
 
@@ -78,6 +78,39 @@ async def test_once_the_router_lets_others_in_the_kept_invite_says_so(
     assert [alert["level"] for alert in desk.told("AlertRaised")] == ["warning", "info"]
     assert OUTSIDE in desk.told("AlertRaised")[1]["text"]
     assert len(desk.told("InviteIssued")) == 1
+
+
+async def test_a_node_that_came_back_elsewhere_says_that_old_invites_lead_nowhere(tmp_path: Path) -> None:
+    """As without the --listen of the first time. Nobody would notice before people fail to join."""
+    await Desk(tmp_path, OUTSIDE).issuer.issue()
+    await (again := Desk(tmp_path, OUTSIDE, HOME)).issuer.issue()
+    assert again.told("AlertRaised") == []
+    moved = Desk(tmp_path, OUTSIDE.replace("4001", "4002"))
+    await moved.issuer.issue()
+    (alert,) = moved.told("AlertRaised")
+    assert (alert["code"], alert["level"]) == ("ADDRESS", "warning")
+    assert f"lead to {OUTSIDE}, " in alert["text"]
+    assert "the --listen, --announce and --also of that time" in alert["text"]
+
+
+async def test_the_end_of_the_newest_invites_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The organiser hears what to do, unless there is a newer one by then."""
+    now_s = time.time()
+    monkeypatch.setattr("bootstrap.invites.time.time", lambda: now_s)
+    desk = Desk(tmp_path, OUTSIDE, terms=InviteTerms(lasts_s=3600.0))
+    await desk.issuer.issue()
+    await desk.issuer.look()
+    newer = issue(ORGANISER, run="tiny", spec_hash=b"h" * 32, addrs=(OUTSIDE + ME,), expires=now_s + 7200.0)
+    (tmp_path / INVITE_FILE).write_text(newer)
+    now_s += 3601.0
+    await desk.issuer.look()
+    assert desk.told("AlertRaised") == []
+    now_s += 3600.0
+    for _ in range(2):
+        await desk.issuer.look()
+    (alert,) = desk.told("AlertRaised")
+    assert (alert["code"], alert["level"]) == ("EXPIRED", "warning")
+    assert alert["text"].endswith(f"print others with: homefires invite {tmp_path}")
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ async def test_nobody_at_the_bootstrap_address(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     address = f"/ip4/127.0.0.1/tcp/{port}/p2p/{Identity.generate().peer_id}"
-    with pytest.raises(Unreachable, match=f"cannot reach {address}") as caught:
+    with pytest.raises(Unreachable, match=f"nobody answers at /ip4/127.0.0.1/tcp/{port}; ask the organiser") as caught:
         async with open_node(config(tmp_path, bootstrap=(address,))):
             pass
     assert "\n" not in str(caught.value)
@@ -143,7 +143,7 @@ async def test_a_silent_bootstrap_address_times_out(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"/ip4/127.0.0.1/tcp/{silent.getsockname()[1]}/p2p/{Identity.generate().peer_id}"
         start_s = time.monotonic()
-        with pytest.raises(Unreachable, match="cannot reach"):
+        with pytest.raises(Unreachable, match="nobody answers at"):
             async with open_node(config(tmp_path, bootstrap=(address,), dial_timeout_s=1.0)):
                 pass
         assert time.monotonic() - start_s < 5 * BUSY

@@ -10,6 +10,15 @@ from pathlib import Path
 from typing import Annotated
 
 from dht.errors import BadInput
+from peer.schema.artifact_options import (
+    ANSWER_TOKENS,
+    AUDITED,
+    DIGITS,
+    EXPORTING,
+    TEMPERATURE,
+    TRACKERS,
+    WHAT,
+)
 from peer.schema.events import printable
 from tui.bundle import write_bundle
 from tui.command_line import Argument, Option, words_of
@@ -24,13 +33,6 @@ EXPORT_S = AUDIT_S = 3600.0
 """The time in which even the longest chain must have been replayed."""
 PUSH_S = CHAT_S = 86_400.0
 """The time limit for an upload, and for a conversation."""
-WHAT = ("adapter", "merged", "base")
-DIGITS = ("f32", "f16", "q8_0")
-TRACKERS = ("tensorboard",)
-AUDITED = "audited round"
-"""The beginning of a line with the progress of an audit."""
-EXPORTING = "export: "
-"""The beginning of a line with the progress of an export."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +85,8 @@ class ChatCommand(ChildCommand):
     prompt: Annotated[str | None, Option("answer this text and end (default: answer what you type)", "TEXT")] = None
     temperature: Annotated[
         float, Option("sampling temperature; 0 always takes the likeliest token", "T", within=(0, 10))
-    ] = 0.7
-    tokens: Annotated[int, Option("the most tokens of an answer", "N", within=(1, 100_000))] = 256
+    ] = TEMPERATURE
+    tokens: Annotated[int, Option("the most tokens of an answer", "N", within=(1, 100_000))] = ANSWER_TOKENS
 
     def run(self) -> int:
         argv = [*self.argv("chat"), *(["--debug"] if self.debug else [])]

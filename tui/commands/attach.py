@@ -77,7 +77,7 @@ def join_and_attach(join: JoinCommand, look: DisplayOptions, output: Output) -> 
     directory = join.place().resolve()
     require_free(directory)
     invite = parse_for(directory, join.invite, time.time())
-    output.say(f"joining {invite.run} of organiser {invite.organiser}; data in {directory}")
+    output.say(f"joining {invite.run}; data in {directory}")
     log = directory / "peer.log"
     join.settle(directory)
     with closing(EventTail(directory / "events.jsonl")) as tail:

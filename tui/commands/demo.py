@@ -10,7 +10,7 @@ import contextlib
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, TextIO
@@ -19,8 +19,9 @@ from dht.atomic_files import raising_disk_full, write_atomic
 from dht.errors import BadInput, RoundsFailed, Unreachable
 from dht.invite import INVITE_FILE
 from peer.network.link.cluster_invite import issue_in
+from peer.node.telemetry.event_tail import EventTail
 from peer.schema.byte_text import format_bytes
-from peer.schema.events import AlertRaised, EventLine, InviteIssued, RoundCommitted, format_line
+from peer.schema.events import AlertRaised, EventLine, InviteIssued, PeerStarted, RoundCommitted, format_line
 from peer.schema.spec import RunSpec, dump
 from tui.command_line import Command, Option, words_of
 from tui.commands.options import DisplayOptions, Ui
@@ -60,6 +61,9 @@ BOOTSTRAP_S = 60.0
 PROMPT, SAMPLES, SAMPLE = "def main(", 6, 100
 """The prompt that a demo's model continues, about how many times, and how many characters of it are shown at the
 end."""
+
+SLICE = 500
+"""The maximal number of lines that are taken at once of a peer that somebody has started again."""
 
 START_S = 180.0
 """The time in which peers must have begun round 0: they load torch and the data first."""
@@ -141,9 +145,12 @@ def run_demo(demo: DemoCommand, output: Output, spec: RunSpec, devices: Devices 
         )
         events, went_well = directory / "events.jsonl", False
         try:
-            with ProcessGroup() as children, events.open("w", encoding="utf-8") as merged:
+            with (
+                ProcessGroup() as children,
+                events.open("w", encoding="utf-8") as merged,
+                contextlib.closing(DemoRun(children, output, merged, spec, directory)) as story,
+            ):
                 output.begin(events)
-                story = DemoRun(children, output, merged, spec, directory)
                 story.start_bootstrap()
                 story.run_peers(demo.peers, devices, demo.data, demo.stages)
             went_well = not children.interrupts and not story.fault
@@ -151,7 +158,7 @@ def run_demo(demo: DemoCommand, output: Output, spec: RunSpec, devices: Devices 
             output.close(at_once=not went_well)
     if children.interrupts:
         return INTERRUPTED
-    fault = story.fault or find_fault(story.swarm, story.names, spec.run.rounds, story.ends)
+    fault = story.fault or find_fault(story.swarm, story.names, spec.run.rounds, story.ends, story.returned)
     if fault:
         kept = f"logs are in {directory}" if demo.directory else "run again with --dir DIR to keep the logs"
         raise RoundsFailed(f"{fault}; {kept}")
@@ -178,7 +185,11 @@ class DemoRun:
         self.fault = ""
         """Why the demo was cut short, in words; empty if it was not."""
         self.ends: dict[str, str] = {}
-        """For each child that failed, how it ended."""
+        """For each child that failed and did not come back, how it ended."""
+        self.returned: set[str] = set()
+        """Peers that failed, and that somebody has started again by hand."""
+        self._tails: dict[str, EventTail] = {}
+        """For each child that failed, what is written to its folder since then."""
         self._has_invite = False
         self._bootstrap: ChildProcess | None = None
 
@@ -222,6 +233,7 @@ class DemoRun:
             if time.monotonic() > deadline:
                 limit_s = round_limit_s(self.spec)
                 self.fault = f"nothing was committed after round {self.swarm.round} for {limit_s:.0f} s"
+        self._take_returned()
 
     def _await_invite(self) -> None:
         began, ended, is_told = time.monotonic(), list[ChildProcess](), False
@@ -248,6 +260,7 @@ class DemoRun:
         """Wait at most a second for the next happening, and show it."""
         happened = self.children.next(timeout_s=1.0)
         self.output.tick(time.time())
+        self._take_returned()
         match happened:
             case EventPrinted(child=child, line=line) if child is self._bootstrap:
                 if isinstance(line.event, InviteIssued):
@@ -255,21 +268,39 @@ class DemoRun:
                 if isinstance(line.event, AlertRaised) and line.event.code != FINGERPRINT:
                     self.output.say(f"bootstrap: {line.event.level}: {line.event.text}")
             case EventPrinted(line=line):
-                self.swarm = apply(self.swarm, line)
-                with raising_disk_full(self.directory):  # flushed: whoever follows the file sees it
-                    print(format_line(line), file=self.merged, flush=True)
-                self.output.show(line)
+                self._take(line)
             case ChildExited(child=child):
                 self._note_end(child)
             case InterruptReceived() if self.children.interrupts == 1:
                 self.output.say("stopping; once more to stop at once")
         return happened
 
+    def _take(self, line: EventLine) -> None:
+        self.swarm = apply(self.swarm, line)
+        with raising_disk_full(self.directory):  # flushed: whoever follows the file sees it
+            print(format_line(line), file=self.merged, flush=True)
+        self.output.show(line)
+
+    def _take_returned(self) -> None:
+        """Whoever is started again by hand is no child of ours: its events are in its own folder."""
+        for name, tail in self._tails.items():
+            for line in filter(None, tail.take(SLICE)):
+                if isinstance(line.event, PeerStarted):
+                    self.returned.add(name)
+                    self.ends.pop(name, None)
+                self._take(line)
+
+    def close(self) -> None:
+        for tail in self._tails.values():
+            tail.close()
+
     def _note_end(self, child: ChildProcess) -> None:
         if child.bad_lines:
-            self.output.say(f"{child.name}: {child.bad_lines} lines of its output are not events")
+            self.output.say(f"{child.name}: lines of its output that are no events: {child.bad_lines}")
         if child.exit_code != 0 and not self.children.interrupts:
             self.ends[child.name] = child.describe_end()
+            self._tails[child.name] = EventTail(child.log.parent / "events.jsonl")
+            self._tails[child.name].skip_to_end()
             self.output.say(f"{child.name}: {child.describe_end()}")
 
     @property
@@ -333,11 +364,13 @@ def open_directory(chosen: Path | None) -> Iterator[Path]:
             chosen.rmdir()
 
 
-def find_fault(swarm: SwarmState, expected: Sequence[str], rounds: int, ends: Mapping[str, str]) -> str | None:
+def find_fault(
+    swarm: SwarmState, expected: Sequence[str], rounds: int, ends: Mapping[str, str], returned: Collection[str] = ()
+) -> str | None:
     """One sentence on the first problem, or None.
 
     `expected` are the names of the started peers, `rounds` is the number of rounds that each had to commit, and `ends`
-    says in words how a peer failed.
+    says in words how a peer failed. One that has `returned` had to commit those from its first one on.
     """
     by_name = {view.name: view for view in swarm.reporting}
     for name in expected:
@@ -348,7 +381,8 @@ def find_fault(swarm: SwarmState, expected: Sequence[str], rounds: int, ends: Ma
     known = range(max(1, rounds + 1 - MAX_COMMITS), rounds + 1)  # of a longer demo not the oldest
     for view in (by_name[name] for name in expected):
         committed = {commit.round for commit in view.commits}
-        if missing := set(known) - committed:
+        first = min(committed, default=rounds) if view.name in returned else 0
+        if missing := set(known) - committed - set(range(first)):
             last, why = max(committed, default=0), _because(ends.get(view.name, view.why))
             return f"{view.label} did not commit round {min(missing)} of {rounds}, its last is {last}{why}"
     return None

@@ -141,7 +141,7 @@ def run_join(join: JoinCommand, output: Output) -> int:
     directory = join.place()
     require_free(directory)
     invite = parse_for(directory, join.invite, time.time())
-    output.say(f"joining {invite.run} of organiser {invite.organiser}; data in {directory}; Ctrl-C leaves")
+    output.say(f"joining {invite.run}; data in {directory}; Ctrl-C leaves")
     log = directory / "peer.log"
     join.settle(directory)
     run = supervise if join.keep_running else follow

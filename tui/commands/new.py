@@ -22,7 +22,7 @@ from peer.schema.settings import PeerSettings
 from peer.schema.spec import DRAFTS, SHIPPED, RunSpec, dump, from_mapping, parse_tables, read_text
 from peer.schema.spec_fields import HUB_NAME, MOST_FOUNDERS, MOST_ROUNDS
 from tui.command_line import Argument, Command, Option
-from tui.data_page import format_in, inspected, require_sound
+from tui.data_page import format_in, inspected, require_on_hub, require_sound
 from tui.spec_choice import Sets, adopt, is_to_adopt, lay_over
 from tui.terminal import columns, wrapped
 from tui.text.units import count
@@ -136,6 +136,20 @@ def look_at(spec: RunSpec, folder: str) -> None:
     require_sound(found)
 
 
+def look_up(spec: RunSpec) -> None:
+    """See that huggingface.co has the data. Where that cannot be known, the organiser is told, and may be right.
+    Raises BadInput for a name that does not exist."""
+    print(f"looking for {spec.data.path} at huggingface.co", file=sys.stderr, flush=True)
+    try:
+        require_on_hub(dump(spec))
+    except Unreachable:
+        unknown = (
+            f"huggingface.co cannot be reached from here, so nobody knows yet whether it has {spec.data.path}; look "
+            "before you invite people: without it nobody can take part"
+        )
+        print(wrapped(unknown, WIDTH), file=sys.stderr)
+
+
 def _ask(name: str, stdin: TextIO, screen: TextIO) -> str:
     """Ask a question until the answer is valid, and return it. Raises BadInput if nobody can be asked, or nobody
     answers any more."""
@@ -206,6 +220,8 @@ def made(wishes: NewCommand, of_model: Mapping[str, Any]) -> tuple[RunSpec, Roun
     spec = from_mapping(table, "the answers")
     if spec.data.source == "files":
         look_at(spec, wishes.data)
+    elif spec.data.source == "hub":
+        look_up(spec)
     return spec, cost
 
 
@@ -284,10 +300,10 @@ def _rounds_of(time: str, round_s: float, called: str) -> int:
     """The number of rounds. Raises BadInput."""
     from bootstrap.config import parse_duration_s
 
-    if re.fullmatch(r"[0-9]{1,12}", time):
-        if int(time) == 0:
+    if number := re.fullmatch(r"([0-9]{1,12})( rounds?)?", time):
+        if int(number[1]) == 0:
             raise BadInput(f"{called} is 0; a run has a round at least (one without an end: --set run.rounds=0)")
-        return min(int(time), MOST_ROUNDS)
+        return min(int(number[1]), MOST_ROUNDS)
     try:
         return max(1, min(MOST_ROUNDS, round(parse_duration_s(called, time) / round_s)))
     except BadInput as error:

@@ -52,6 +52,7 @@ class ServiceInstallCommand(Command):
         if self.dry:
             values_for_start(words)
             return _print(_peer(join))
+        UserUnits().require()  # before anything is asked or kept
         settings = join.agree(words)
         require_devices(settings.get("devices", ()))  # a service that its peer refuses fails where nobody looks
         service = _peer(join.without_settings())
@@ -77,6 +78,7 @@ class ServiceInstallCommand(Command):
         service = self._node(spec, directory)
         if self.dry:
             return _print(service)
+        UserUnits().require()
         organiser = check_node(claim_directory(directory, spec), self.node)
         _install(service)
         print(f"people are shown these words for you; tell them by another way than the invite: {organiser}")

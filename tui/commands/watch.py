@@ -120,7 +120,7 @@ def watch_in_dashboard(watch: WatchCommand, look: DisplayOptions, output: Output
     from tui.sources.child import ChildSource
 
     with watch.open() as (invite, argv):
-        output.say(f"looking for {invite.run} of organiser {invite.organiser}")
+        output.say(f"looking for {invite.run}")
         with closing(ChildSource(f"run {invite.run}, watching", argv, _new_log())) as feed:
             feed.wait_until_started()
             outcome: ExitReason = "ended" if feed.ended else show_source(feed, look)

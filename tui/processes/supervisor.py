@@ -114,7 +114,7 @@ def follow_child(
             case InterruptReceived() if children.interrupts == 1:
                 output.say("leaving; once more to stop at once")
             case ChildExited(child=ended) if ended is child and child.bad_lines:
-                output.say(f"{child.bad_lines} lines of the {child.name}'s output are not events")
+                output.say(f"lines of the {child.name}'s output that are no events: {child.bad_lines}")
         if beside is not None:
             beside.take(happened)
     return child

@@ -156,13 +156,18 @@ class UserUnits:
             raise errors.Unreachable(NO_SYSTEMD)
         return int(told[1])
 
+    def require(self) -> int:
+        """The version of a systemd that starts services for this user. Raises Unreachable if there is none."""
+        version = self.version()
+        self._ask("show-environment")
+        return version
+
     def install(self, service: Service) -> list[str]:
         """Write the unit and start it. Returns lines that a person should know. Raises Unreachable without systemd.
 
         The file has mode 0600, since an invite may admit anybody who has it.
         """
-        text = unit_text(service, self.version())
-        self._ask("show-environment")  # before anything is written: whether the user's manager answers
+        text = unit_text(service, self.require())
         path = self.folder / service.name
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, text.encode(), private=True)

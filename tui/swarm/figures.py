@@ -66,6 +66,8 @@ def _is_mended(swarm: SwarmState, entry: LogEntry) -> bool:
         return f"{peer.settings[named[1]]:g}" != named[2]
     if entry.code == "PAUSED":
         return peer is not None and peer.state != entry.code
+    if entry.code == "FORECAST":  # a later round may leave time enough, and another process knows nothing of it yet
+        return peer is not None and (peer.forecast is None or not peer.forecast.advice)
     if entry.code not in MENDED_BY_A_ROUND or not swarm.history or swarm.history[-1].t <= entry.t:
         return False
     return peer is None or peer.committed >= swarm.round

@@ -23,7 +23,7 @@ OLD_FILES = 3
 class EventLog:
     """Writes each event as one line to stdout and to `events.jsonl`, which rotates (`.1` is the newest old file).
     The numbers continue those of an earlier process in the same directory. On a full disk the file lacks lines,
-    which is no reason to stop training."""
+    which is no reason to stop training. While it is open stdout is its own: what libraries print goes to stderr."""
 
     def __init__(self, run: str, peer: str, directory: Path) -> None:
         self._run, self._peer = run, peer
@@ -31,6 +31,7 @@ class EventLog:
         self._seq = _next_number(path)
         self._file = logging.Logger("events")
         self._file.addHandler(_File(path, maxBytes=FILE_BYTES, backupCount=OLD_FILES, encoding="utf-8"))
+        self._out, sys.stdout = sys.stdout, sys.stderr
 
     def emit(self, event: Event) -> int:
         """Write one event, flushed; returns its number."""
@@ -38,10 +39,11 @@ class EventLog:
         text = format_line(EventLine(seq=number, t=time.time(), run=self._run, peer=self._peer, event=event))
         self._seq += 1
         self._file.info(text)
-        print(text, flush=True)
+        print(text, file=self._out, flush=True)
         return number
 
     def close(self) -> None:
+        sys.stdout = self._out
         with _without_full_disk():
             for handler in self._file.handlers:
                 handler.close()

@@ -194,6 +194,8 @@ def remedy(spec: RunSpec, expected: Forecast, step_s: float, steps: int, setting
     if spec.round.pace == "steps":
         share = max(0.0, too_long_s / max(1e-9, steps * step_s))
         text = f"its machine is {share:.0%} too slow for {steps} steps a round"
+        if expected.late_s <= 0:
+            text = f"{steps} steps a round leave its machine little time to spare"
         return f'{text}: a run with round.pace = "speed" would ask less of it; what it makes counts in the next round'
     return "close other programs that use the same device; what it makes counts in the next round"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from dht.errors import BadInput, BadInvite, BadSpec, DirectoryBusy, RunMismatch
-from dht.invite import INVITE_FILE, Invite, kept_in, parse, read_text
+from dht.invite import INVITE_FILE, Invite, kept_in, parse, parse_for, read_text
 from dht.reach.peer_store import PeerStore
 from peer.schema.spec import RunSpec, load
 from peer.tools.doctor.check import Check, failed, one_line, passed, unknown, warned
@@ -25,10 +25,11 @@ SOON_S = 24 * 3600.0
 """An invite that expires within a day is worth a word."""
 
 
-def check_invite(text: str, now_s: float) -> tuple[Check, Invite | None]:
-    """Signature, expiry and version; the invite if they hold. `now_s` is Unix time."""
+def check_invite(text: str, now_s: float, directory: Path | None = None) -> tuple[Check, Invite | None]:
+    """Signature, expiry and version; the invite if they hold. `now_s` is Unix time. The peer that lives in
+    `directory` may come back with one that is over."""
     try:
-        invite = parse(text, now_s)
+        invite = parse(text, now_s) if directory is None else parse_for(directory, text, now_s)
     except BadInvite as error:
         said, _, fix = one_line(error).rpartition("; ")
         return failed("invite", said or fix, fix, BadInvite), None
@@ -37,6 +38,9 @@ def check_invite(text: str, now_s: float) -> tuple[Check, Invite | None]:
         return passed("invite", found, addresses=len(invite.addrs)), invite
     left_s = invite.expires - now_s
     until = time.strftime("%Y-%m-%d %H:%M", time.localtime(invite.expires))
+    if left_s <= 0:
+        over = f"{found}; it expired {until}, which is no matter to a peer that has taken part"
+        return passed("invite", over, expires_in_s=left_s), invite
     if left_s < SOON_S:
         fix = "join before, or ask the organiser for a new one"
         return warned("invite", f"{found}; it expires {until}", fix, expires_in_s=left_s), invite

@@ -66,7 +66,7 @@ class Request:
 async def examine(asked: Request, tell: Tell) -> Verdict:
     """Tell each check as it is done, and say at last what taking part would be like."""
     at_work = None if asked.directory is None else peer_at_work(asked.directory)
-    run = _papers(asked, tell)
+    run, refused = _papers(asked, tell)
     tell(check_descriptors())
     tell(check_shared_memory())
     tell(await asyncio.to_thread(lambda: check_power(read_power())))
@@ -82,10 +82,12 @@ async def examine(asked: Request, tell: Tell) -> Verdict:
             fix = "tell the organiser, or upgrade homefires if the run is newer than it"
             tell(failed("spec", why, fix, BadSpec))
         tell(unknown("needs", "what a run needs is known once its invite is given and its spec was fetched"))
-        return Verdict(sentence="unknown: name an invite, and see that one of its addresses answers")
-    for called, folder in folders(spec, asked.settings.data_path).items():
-        tell(check_files(called, folder))
-    await asyncio.to_thread(_data, spec, asked, tell)
+        return Verdict(sentence=f"unknown: {_unread(run, refused, why)}")
+    files = [check_files(called, folder) for called, folder in folders(spec, asked.settings.data_path).items()]
+    for check in files:
+        tell(check)
+    if files and all(check.status is Status.PASS for check in files):
+        await asyncio.to_thread(_data, spec, asked, tell)
     if spec.uses_hub:
         tell(await asyncio.to_thread(check_hub, repositories_of(spec)))
     if spec.start is not None:
@@ -97,12 +99,15 @@ async def examine(asked: Request, tell: Tell) -> Verdict:
     return judge(spec, _measured(asked, met, step_s))
 
 
-def _papers(asked: Request, tell: Tell) -> KnownRun | None:
-    """The run that is asked about: that of the invite, else that of the folder."""
+def _papers(asked: Request, tell: Tell) -> tuple[KnownRun | None, str]:
+    """The run that is asked about: that of the invite, else that of the folder; and what to do about an invite that
+    is refused."""
     run: KnownRun | None = None
+    refused = ""
     if asked.invite:
-        check, invite = check_invite(asked.invite, time.time())
+        check, invite = check_invite(asked.invite, time.time(), asked.directory)
         tell(check)
+        refused = "" if invite is not None else check.fix
         if invite is not None and asked.directory is not None:
             tell(check_run_of_folder(invite, asked.directory))
         run = invite
@@ -111,7 +116,18 @@ def _papers(asked: Request, tell: Tell) -> KnownRun | None:
         tell(check)
     if asked.directory is not None:
         tell(check_identity(asked.directory))
-    return run
+    return run, refused
+
+
+def _unread(run: KnownRun | None, refused: str, why: str) -> str:
+    """Why nothing is known of what the run needs, and what to do."""
+    if refused:
+        return f"the invite is refused; {refused}"
+    if why:
+        return "what the run is cannot be read here"
+    if run is not None:
+        return "none of its addresses told what the run is; ask the organiser whether the node runs"
+    return "name an invite"
 
 
 async def _devices(asked: Request, tell: Tell) -> tuple[Device, ...]:
@@ -150,8 +166,6 @@ def _spec(run: KnownRun | None, directory: Path | None, met: NetworkFindings | N
 
 def _data(spec: RunSpec, asked: Request, tell: Tell) -> None:
     """What lies in the files that the owner has named."""
-    if not spec.data.reads_files or not asked.settings.data_path:
-        return
     try:
         for found in inspect(spec, asked.settings.data_path):
             tell(check_data(found))

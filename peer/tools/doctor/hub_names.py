@@ -1,15 +1,19 @@
-"""Checks whether huggingface.co has what a run reads there: names that do not exist, and access that is blocked."""
+"""Checks whether huggingface.co has what a run reads there: names that do not exist, and access that is blocked.
+
+`python -m peer.tools.doctor.hub_names SPEC` asks for those in the text of a spec, before a run is made of it.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dht.errors import BadInput, BadSpec, Unreachable
+from dht.errors import BadInput, BadSpec, HomefiresError, Unreachable
 from peer.schema.extras import fix_for, is_missing
-from peer.schema.spec import RunSpec
+from peer.schema.spec import RunSpec, parse
 from peer.schema.spec_fields import START
-from peer.tools.doctor.check import Check, failed, passed
+from peer.tools.doctor.check import Check, failed, one_line, passed
 
 ASK_S = 10.0
 """For each of them."""
@@ -44,6 +48,17 @@ def check_hub(asked: Sequence[HubRepository], endpoint: str | None = None) -> Ch
     if data and is_missing("datasets"):
         found = f"the run reads the data set {data[0]}, for which datasets is not installed"
         return failed("hub", found, fix_for("datasets"), BadInput)
+    try:
+        require_public(asked, endpoint)
+    except BadSpec as error:
+        return failed("hub", one_line(error), "tell the organiser: nobody can take part in this run", BadSpec)
+    except Unreachable as error:
+        return failed("hub", one_line(error), "check the connection, or what filters it", Unreachable)
+    return passed("hub", f"huggingface.co has {' and '.join(each.name for each in asked)}")
+
+
+def require_public(asked: Sequence[HubRepository], endpoint: str | None = None) -> None:
+    """Raises BadSpec for the first one that is not there for everybody, and Unreachable if that cannot be known."""
     from httpx2 import HTTPError
     from huggingface_hub import HfApi
     from huggingface_hub.errors import OfflineModeIsEnabled, RepositoryNotFoundError
@@ -51,10 +66,22 @@ def check_hub(asked: Sequence[HubRepository], endpoint: str | None = None) -> Ch
     for each in asked:
         try:
             HfApi(endpoint, token=False).repo_info(each.name, repo_type=each.kind, timeout=ASK_S)
-        except RepositoryNotFoundError:
-            found = f"{each.key} is {each.name}, and huggingface.co has no public repository of this name"
-            return failed("hub", found, "tell the organiser: nobody can take part in this run", BadSpec)
+        except RepositoryNotFoundError as error:
+            none = f"{each.key} is {each.name}, and huggingface.co has no public repository of this name"
+            raise BadSpec(none) from error
         except (HTTPError, OSError, OfflineModeIsEnabled) as error:
-            found = f"huggingface.co does not answer for {each.name} ({type(error).__name__}), which this run reads"
-            return failed("hub", found, "check the connection, or what filters it", Unreachable)
-    return passed("hub", f"huggingface.co has {' and '.join(each.name for each in asked)}")
+            silent = f"huggingface.co does not answer for {each.name} ({type(error).__name__}), which this run reads"
+            raise Unreachable(silent) from error
+
+
+def main() -> int:
+    try:
+        require_public(repositories_of(parse(sys.argv[1])))
+    except HomefiresError as error:
+        print(f"homefires: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

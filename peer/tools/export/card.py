@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Literal
 
 from huggingface_hub import ModelCardData
 
 from peer.consensus.credit.tally import Credit, Tally
 from peer.schema.architectures import MAY_SEE
+from peer.schema.artifact_options import What
 from peer.schema.events import Evaluated
 from peer.schema.spec import RunSpec
 from peer.schema.spec_fields import DataTable, MixTable
@@ -20,8 +20,6 @@ from peer.training.checkpoint.replay import Chain
 
 MEASURED = "MEASURED.md"
 """The file beside README.md that has what one peer measured."""
-What = Literal["adapter", "merged", "base"]
-"""Of a run from a model: the adapter alone, that and the model it belongs to as one, the model from which it starts."""
 
 
 @dataclass(frozen=True, kw_only=True)

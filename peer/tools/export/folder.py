@@ -20,11 +20,12 @@ from peer.consensus.credit.tally import Counting, Tally, read_tally
 from peer.node.store import start_blob
 from peer.node.store.held_layers import read_held
 from peer.schema.architectures import MAY_SEE
+from peer.schema.artifact_options import Digits, What
 from peer.schema.byte_text import format_bytes
 from peer.schema.events import Evaluated, RoundCommitted, read_events
 from peer.schema.spec import RunSpec, dump, load
 from peer.tools.export import gguf_file
-from peer.tools.export.card import MEASURED, CardFacts, What, measured_page, model_card
+from peer.tools.export.card import MEASURED, CardFacts, measured_page, model_card
 from peer.tools.export.hub_upload import push, require_login
 from peer.tools.export.progress import ExportProgress
 from peer.tools.export.stages import join_stages
@@ -41,7 +42,7 @@ SPARE_BYTES = 64 << 20
 
 def export(
     directory: Path, to: Path | None, homes: Sequence[Path] = (), what: What | None = None, push_to: str = "",
-    progress: ExportProgress | None = None, gguf: gguf_file.Digits | None = None,
+    progress: ExportProgress | None = None, gguf: Digits | None = None,
 ) -> str:  # fmt: skip
     """Write the anchor at the head of the run in `directory` to the folder `to`; a sentence that says what is where.
 
@@ -129,7 +130,7 @@ def require_start(spec: RunSpec) -> None:
     start_blob.require_intact(spec.start.digest)
 
 
-def _require_fits(what: What | None, spec: RunSpec, gguf: gguf_file.Digits | None) -> None:
+def _require_fits(what: What | None, spec: RunSpec, gguf: Digits | None) -> None:
     if gguf is not None:
         if what == "adapter":
             raise BadInput("--gguf writes a whole model; leave --what adapter away, or name merged or base")
@@ -209,7 +210,7 @@ def _evaluations(chain: Chain) -> dict[int, Evaluated]:
     return dict(sorted(found.items()))
 
 
-def _write(out: Path, spec: RunSpec, model: nn.Module, pages: Mapping[str, str], gguf: gguf_file.Digits | None) -> None:
+def _write(out: Path, spec: RunSpec, model: nn.Module, pages: Mapping[str, str], gguf: Digits | None) -> None:
     quiet: Any = transformers_logging.disable_progress_bar  # not annotated by transformers
     quiet()
     tokenizer = tokenizer_of(spec)

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from dht.errors import BadInput
+from peer.schema.artifact_options import Digits
 from peer.schema.extras import require_extra
 from peer.schema.spec import RunSpec
 
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from gguf import GGMLQuantizationType, GGUFWriter
     from transformers import GenerationConfig, PreTrainedTokenizerBase
 
-Digits = Literal["f32", "f16", "q8_0"]
-"""Of each number of a matrix: 4 bytes, 2, or 34 bytes for 32 numbers. Vectors have 4."""
 ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
 """By transformers' name of a model type, what llama.cpp computes it as. It pairs the rotary values of `llama` side by
 side, transformers half a head apart."""

@@ -17,7 +17,7 @@ from peer.training.data.documents import documents_of, is_whole, library_files, 
 from peer.training.data.hub import HubSource
 from peer.training.data.mixed_source import MixedSource, PartOfMix
 from peer.training.data.packs import Pack, PackSource, fingerprint, packed
-from peer.training.data.reading.data_files import FoundFiles, find_files, require_some
+from peer.training.data.reading.data_files import FoundFiles, find_files, require_some, require_there
 from peer.training.data.reading.file_rows import Findings
 from peer.training.data.source import MemorySource, Source
 from peer.training.data.tokenizer import Tokenizer, tokenizer_of
@@ -115,7 +115,8 @@ def folders(spec: RunSpec, data_path: str) -> dict[str, str]:
 
 
 def require_files(spec: RunSpec, data_path: str) -> None:
-    """Raises BadInput for a run on files if the owner has named none: a spec says nothing about this machine."""
+    """Raises BadInput for a run on files if the owner has named none, or some that are not here (any more): a spec
+    says nothing about this machine."""
     called = " and ".join(repr(each.path) for each in spec.data.sources if each.source == "files")
     if called and not data_path:
         names = " and ".join(part.name for part in spec.data.mix if part.source == "files")
@@ -123,3 +124,7 @@ def require_files(spec: RunSpec, data_path: str) -> None:
             f"this run trains on files of yours, which its spec calls {called}; say which with --set data_path=FOLDER"
             + (f", which holds the folders {names}" if names else "")
         )
+    try:
+        require_there(folders(spec, data_path).values())
+    except BadInput as error:
+        raise BadInput(f"{str(error).partition('; ')[0]}; say where it is with --set data_path=FOLDER") from error

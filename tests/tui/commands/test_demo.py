@@ -11,7 +11,15 @@ import pytest
 
 import tui.commands.demo as demos
 from dht.errors import BadInput, BadSpec, DiskFull, PortInUse, RoundsFailed
-from peer.schema.events import EventLine, InviteIssued, PeerStarted, RoundCommitted, RoundStarted
+from peer.schema.events import (
+    EventLine,
+    InviteIssued,
+    PeerStarted,
+    RoundCommitted,
+    RoundStarted,
+    format_line,
+    read_lines,
+)
 from peer.schema.spec import parse, read_text
 from tui.cli import main
 from tui.commands.demo import DemoCommand, find_fault, open_directory, run_demo
@@ -192,6 +200,30 @@ def test_a_killed_peer_is_named_and_the_others_go_on(fake_children: Fake, spec_p
         "spec.toml",
     ]
     assert parse((folder / "spec.toml").read_text()).run.founders == 3
+
+
+@pytest.mark.outside
+def test_a_killed_peer_that_somebody_starts_again_is_there_again(
+    fake_children: Fake, spec_path: str, tmp_path: Path
+) -> None:
+    """Its events are in its own folder, since it is no child of the demo."""
+    fake_children("dies")
+    folder = tmp_path / "kept"
+
+    class Person(PlainOutput):
+        def say(self, text: str) -> None:
+            super().say(text)
+            if text == "peer-2: killed by SIGKILL":
+                lives = (PeerStarted(name="peer-2", version="0"), commit(3, f"{3:04x}" * 16, "aa" * 32))
+                lines = (EventLine(seq=seq, t=9e9, run="fake", peer="id-peer-2", event=event) for seq, event in
+                         enumerate(lives, start=5))  # fmt: skip
+                (folder / "peer-2" / "events.jsonl").write_text("".join(f"{format_line(line)}\n" for line in lines))
+
+    demo, stream = DemoCommand(peers=3, spec=spec_path, directory=folder), io.StringIO()
+    assert run_demo(demo, Person(stream, rounds=3, terse=True), demo.choose()) == 0
+    told = [line for line in read_lines(folder / "events.jsonl") if line is not None and line.peer == "id-peer-2"]
+    assert isinstance(told[-1].event, RoundCommitted)
+    assert told[-1].event.round == 3
 
 
 @pytest.mark.outside

@@ -81,12 +81,12 @@ def test_an_examination_that_breaks_off_is_an_error(monkeypatch: pytest.MonkeyPa
 
 
 def test_what_the_person_chose_reaches_the_examination(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An invite names the folder that is looked at; one that does not hold is for the examination to tell."""
+    """An invite names the folder that is looked at, also when it is over; one that does not hold is for the
+    examination to tell."""
     seen = child(monkeypatch, [VERDICT.to_json()], 0)
     organiser = Identity.generate()
-    invite = issue(
-        organiser, run="mine", spec_hash=b"\xab" * 32, addrs=(f"/ip4/127.0.0.1/tcp/1/p2p/{organiser.peer_id}",)
-    )
+    address = f"/ip4/127.0.0.1/tcp/1/p2p/{organiser.peer_id}"
+    invite = issue(organiser, run="mine", spec_hash=b"\xab" * 32, addrs=(address,), expires=1.0)
     run_doctor(
         DoctorCommand(invite=invite, devices="cuda:0,cuda:1", listen=("/ip4/0.0.0.0/tcp/1",), as_json=True),
         io.StringIO(),

@@ -14,6 +14,7 @@ import pytest
 from dht.errors import BadInput
 from peer.schema.spec import load
 from peer.schema.spec_fields import USUAL_DATE
+from tests.hub_server import HubServer, serving
 from tests.open_models import publish
 from tui.cli import main
 
@@ -34,7 +35,7 @@ def test_five_answers_make_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "stdin", Terminal("\n".join(["tiny", "3", "invited", "200", "", ""])))
+    monkeypatch.setattr(sys, "stdin", Terminal("\n".join(["tiny", "3", "invited", "200 rounds", "", ""])))
     assert main(["new"]) == 0
     spec = load("tiny-stdlib.toml")
     assert (spec.run.rounds, spec.admission.policy, spec.data.source) == (200, "invited", "stdlib")
@@ -111,6 +112,27 @@ def test_a_question_and_the_forecast_break_between_words(
     told = capsys.readouterr()
     assert max(map(len, told.err.splitlines())) < 120, "two questions share a line of what was typed"
     assert max(map(len, told.out.splitlines()[:-1])) <= 60, "the last line is a command, to be copied whole"
+
+
+@pytest.mark.outside
+def test_a_data_set_of_the_hub_is_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A name with a slip is asked for again. Who is offline hears that nobody has looked, and goes on."""
+    with serving(HubServer({"datasets/owls/poems": {"a.txt": b"a"}})) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.address)
+        monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+        monkeypatch.setattr(sys, "stdin", Terminal("owls/peoms\nowls/poems\n"))
+        asked = [word for word in words() if word not in ("--data", "stdlib")]
+        assert main([*asked, str(tmp_path / "run.toml")]) == 0
+        assert load(str(tmp_path / "run.toml")).data.path == "owls/poems"
+        said = " ".join(capsys.readouterr().err.split())
+        assert "data.path is owls/peoms, and huggingface.co has no public repository of this name" in said
+        assert "cannot be reached" not in said
+        hub.away = True
+        assert main([*words(data="owls/peoms"), str(tmp_path / "other.toml")]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "huggingface.co cannot be reached from here, so nobody knows yet whether it has owls/peoms" in said
 
 
 @pytest.mark.outside

@@ -428,17 +428,30 @@ def test_a_folder_without_a_service_is_said_to_have_none(
     assert f"no service is installed for {tmp_path / 'p'}" in capsys.readouterr().out
 
 
+@pytest.mark.outside
 def test_a_folder_in_which_a_peer_runs_gets_no_service(
-    invite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    invite: str, systemd: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It would end at once and never be started again, while the person is told that it runs."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     (tmp_path / "p" / "run").mkdir(parents=True)
     with (tmp_path / "p" / "run" / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert main(["service", "install", invite, "--dir", str(tmp_path / "p"), "--yes"]) == DirectoryBusy.exit_code
     assert "a peer runs in" in capsys.readouterr().err
-    assert not (tmp_path / "config").exists()
+    assert not systemd.exists()
+
+
+@pytest.mark.outside
+@pytest.mark.parametrize("bootstrap", [False, True])
+def test_without_systemd_nothing_is_kept_of_what_was_asked(
+    invite: str, bootstrap: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither a yes, nor the invite, nor the spec of a node that nothing will start."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    what = ["micro", "--bootstrap"] if bootstrap else [invite, "--yes"]
+    assert main(["service", "install", *what, "--dir", str(tmp_path / "p")]) == Unreachable.exit_code
+    assert "has no systemd for its users" in capsys.readouterr().err
+    assert not (tmp_path / "p").exists()
 
 
 @pytest.mark.outside

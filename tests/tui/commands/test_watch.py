@@ -105,7 +105,7 @@ def test_a_run_from_outside_in_lines(invite: str, monkeypatch: pytest.MonkeyPatc
     out = io.StringIO()
     assert watch_in_lines(WatchCommand(what=invite), PlainOutput(out)) == 0
     assert "00:01  alice: TRAINING: towards round 1" in out.getvalue()
-    assert "1 lines of the watch's output are not events" in out.getvalue()
+    assert "lines of the watch's output that are no events: 1" in out.getvalue()
 
 
 @pytest.mark.outside

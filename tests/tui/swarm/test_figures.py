@@ -260,6 +260,17 @@ def test_a_setting_that_is_another_now_is_no_alert() -> None:
         assert figures.standing_alerts(noted) == standing
 
 
+def test_a_forecast_that_is_better_now_is_no_alert() -> None:
+    """Nor is that of a process before this one."""
+    swarm = swarm_of(3)
+    entry = LogEntry(t=START, level="warning", peer=peer_id(2), code="FORECAST", text="it will be late")
+    tight = RoundForecast(round=4, expected_s=9.0, low_s=8.0, high_s=10.0, took_s=9.0, advice="close other programs")
+    for forecast, standing in ((tight, [entry]), (replace(tight, advice=""), []), (None, [])):
+        peer = replace(swarm.peers[peer_id(2)], forecast=forecast)
+        noted = replace(swarm, entries=(entry,), peers=MappingProxyType({**swarm.peers, peer_id(2): peer}))
+        assert figures.standing_alerts(noted) == standing
+
+
 # ---- how long it takes ----
 
 

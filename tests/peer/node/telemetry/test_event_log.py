@@ -25,6 +25,18 @@ def test_a_line_goes_to_both(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert [line.seq for line in lines if line is not None] == [0, 1]
 
 
+def test_what_a_library_prints_is_not_among_the_events(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As huggingface_hub does if a signal interrupts its import."""
+    writer = EventLog("run", "me", tmp_path)
+    print("Error importing huggingface_hub.file_download")
+    writer.emit(ALERT)
+    writer.close()
+    print("after")
+    printed = capsys.readouterr()
+    assert printed.out.splitlines() == [(tmp_path / "events.jsonl").read_text().strip(), "after"]
+    assert printed.err == "Error importing huggingface_hub.file_download\n"
+
+
 def test_a_full_disk_stops_nobody(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Lines still go to stdout; nothing is raised, nor printed elsewhere."""
     writer = EventLog("run", "me", tmp_path)

@@ -161,6 +161,8 @@ def test_a_machine_that_is_too_slow_for_the_run_is_told_how_much_and_what_kind_o
     text = remedy(spec(), made(5.0), 1.0, 50, {})
     assert "14% too slow for 50 steps" in text
     assert 'round.pace = "speed"' in text
+    text = remedy(spec(), made(-1.0), 1.0, 50, {})
+    assert text.startswith("50 steps a round leave its machine little time to spare: "), "it is in time"
     assert "round.pace" not in remedy(spec("speed"), made(5.0), 1.0, 50, {})
 
 

@@ -7,6 +7,7 @@ import socket
 import struct
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,38 @@ async def test_a_peer_that_runs_is_examined_by_its_folder_alone(tmp_path: Path) 
     assert found["memory"].figures["held_bytes"] > 0
     assert found["fit"].figures["tokens_per_s"] == 4096.0
     assert verdict.tokens_per_day is not None
+
+
+@pytest.mark.usefixtures("played")
+@pytest.mark.parametrize(
+    ("expires", "says"),
+    [
+        (1.0, "unknown: the invite is refused; ask the organiser for a new one"),
+        (None, "unknown: none of its addresses told what the run is; ask the organiser whether the node runs"),
+    ],
+)
+async def test_the_verdict_on_an_invite_that_leads_nowhere_says_what_to_do(
+    expires: float | None, says: str, tmp_path: Path
+) -> None:
+    organiser = Identity.generate()
+    with socket.create_server(("127.0.0.1", 0)) as taken:  # nobody is there any more
+        address = f"/ip4/127.0.0.1/tcp/{taken.getsockname()[1]}/p2p/{organiser.peer_id}"
+    invite = issue(organiser, run="micro", spec_hash=load("micro").digest(), addrs=(address,), expires=expires)
+    settings = PeerSettings(devices=("cpu",), listen=LOOPBACK)
+    verdict = await examine(Request(invite=invite, directory=tmp_path, settings=settings), [].append)
+    assert verdict.sentence == says
+
+
+@pytest.mark.usefixtures("played")
+async def test_files_that_are_not_here_are_one_finding(tmp_path: Path) -> None:
+    """What is in them is not looked for as well."""
+    spec = load("micro")
+    spec = replace(spec, data=replace(spec.data, source="files", path="poems"))
+    (tmp_path / "spec.toml").write_text(dump(spec))
+    settings = PeerSettings(devices=("cpu",), listen=LOOPBACK, data_path=str(tmp_path / "moved"))
+    told: list[Check] = []
+    await examine(Request(directory=tmp_path, settings=settings), told.append)
+    assert [check.name for check in told if check.status is Status.FAIL] == ["files"]
 
 
 async def test_a_folder_that_knows_no_run_says_so(tmp_path: Path) -> None:

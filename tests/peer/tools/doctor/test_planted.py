@@ -142,6 +142,18 @@ def test_an_invite_that_expired() -> None:
     assert check_invite(text, 1000.0 - 48 * 3600)[0].status is Status.PASS
 
 
+def test_an_invite_that_is_over_is_no_matter_to_who_has_taken_part(tmp_path: Path) -> None:
+    """`join` takes it, too."""
+    organiser = Identity.generate()
+    address = f"/ip4/127.0.0.1/tcp/4001/p2p/{organiser.peer_id}"
+    text = issue(organiser, run="old", spec_hash=b"h" * 32, addrs=(address,), expires=1000.0)
+    assert check_invite(text, 9000.0, tmp_path)[0].status is Status.FAIL
+    (tmp_path / "genesis").touch()
+    check, invite = check_invite(text, 9000.0, tmp_path)
+    assert (check.status, invite is not None) == (Status.PASS, True)
+    assert "no matter to a peer that has taken part" in check.found
+
+
 # 5
 async def test_a_device_that_executes_no_kernel() -> None:
     """As torch says it of a GPU for which it was not built."""

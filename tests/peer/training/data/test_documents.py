@@ -116,6 +116,9 @@ def test_a_run_reads_the_files_of_the_setting(tmp_path: Path) -> None:
     spec = specs.from_mapping({"run": {"name": "t"}, "model": model, "data": data})
     with pytest.raises(BadInput, match=r"say which with --set data_path=FOLDER"):
         open_source(spec)
+    moved = r"moved', which is not on this machine; say where it is with --set data_path=FOLDER$"
+    with pytest.raises(BadInput, match=moved):
+        open_source(spec, str(tmp_path / "moved"))
     source = open_source(spec, str(tmp_path / "stories"))
     assert source.held_out().shape == (4, 17)
     shard = next(iter(source.windows))
