@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 from pathlib import Path
@@ -18,6 +19,7 @@ from peer.node.store import start_blob
 from peer.parallel.pipeline.stage_model import build_stage, require_cuttable
 from peer.schema.spec import RunSpec, dump, from_mapping, load, parse
 from peer.schema.spec_fields import HUB_NAME
+from peer.tools.export.folder import unpacked
 from peer.training.data.tokenizer import ByteTokenizer, tokenizer_of
 from peer.training.model import pretrained
 from peer.training.model.build import build, build_config, next_token_logits
@@ -70,6 +72,20 @@ def test_its_digest_is_that_of_the_values_whatever_file_holds_them(tmp_path: Pat
     brief = run_from(tmp_path / "b")
     assert brief.start.digest != once.start.digest
     assert torch.equal(FlatParameters(build(brief)).new(), FlatParameters(short).new().float())
+
+
+def test_what_no_home_could_train_is_loaded_for_an_adapter_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And exported without it."""
+    theirs = publish(tmp_path)
+    monkeypatch.setattr("peer.schema.model_layers.MOST_DEVICE_BYTES", 2.5e6)
+    told = {"run": {"name": "x"}} | adopt(find(str(tmp_path)), {"context": 64})
+    with pytest.raises(BadSpec, match=r"127,424 parameters and .* no home has more"):
+        from_mapping(told)
+    spec = from_mapping(told | {"adapter": {"base": "nf4"}})
+    base = build(dataclasses.replace(unpacked(spec), adapter=None))
+    assert torch.equal(FlatParameters(base).new(), FlatParameters(theirs).new())
 
 
 def test_its_tokenizer_comes_with_it(tmp_path: Path) -> None:
