@@ -16,6 +16,9 @@ from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 UNREAD_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 """By what each rotary frequency is divided."""
 
+OF_ARCHITECTURE = frozenset({"hidden_act", "hidden_activation", "activation_function", "head_dim"})
+"""Keys that follow from the name of the architecture there, or that `unread_in` compares."""
+
 
 def said_in(path: Path) -> dict[str, Any]:
     """What transformers reads of it as the values of a config.json."""

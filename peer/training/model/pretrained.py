@@ -42,7 +42,7 @@ from peer.training.model.build import (
     scalars_of,
 )
 from peer.training.model.flat_parameters import FlatParameters
-from peer.training.model.gguf_start import said_in, unread_in
+from peer.training.model.gguf_start import OF_ARCHITECTURE, said_in, unread_in
 from peer.training.model.start_table import GLOBAL_HEADS, left_open, model_table, with_global_heads
 
 KEY = "start.model"
@@ -133,7 +133,8 @@ def adopt(found: FoundModel, table: Mapping[str, Any], template: str = "") -> di
 def filled_in(found: FoundModel) -> str:
     """What the model's files leave open and transformers fills in, in a line for the organiser; empty for nothing."""
     values = left_open(_config(found), _said(found))
-    listed = ", ".join(f"{key} = {shortened(value)}" for key, value in values.items())
+    known = OF_ARCHITECTURE if found.file else ()
+    listed = ", ".join(f"{key} = {shortened(value)}" for key, value in values.items() if key not in known)
     return listed and (
         f"{found.name} leaves open, and transformers fills in: {listed}; if it was trained otherwise, that must stand "
         "in its config.json"

@@ -56,8 +56,10 @@ def model_table(config: PreTrainedConfig, said: Mapping[str, Any], table: Mappin
     return said | {"config": values | dict(table.get("config", {}))}
 
 
-NO_PART = frozenset({"vocab_size", "initializer_range", "init_std", "bos_token_id", "eos_token_id"})
-"""Keys that change nothing that a model computes, or that its tensors say."""
+NO_PART = frozenset(
+    {"vocab_size", "initializer_range", "init_std", "bos_token_id", "eos_token_id", "max_window_layers"}
+)
+"""Keys that change nothing that a model computes by themselves, or that its tensors say."""
 ALIKE = (
     frozenset({"partial_rotary_factor", "rotary_pct"}),
     frozenset({"layer_types", "sliding_window_pattern", "full_attention_interval", "no_rope_layer_interval"}),
@@ -83,7 +85,8 @@ def left_open(config: PreTrainedConfig, said: Mapping[str, Any]) -> dict[str, An
         name = names.get(key, key)
         values = (defaults[name],) if name in defaults else (_value_of(usual, each) for each in group)
         default = next((value for value in values if value is not None), None)
-        if is_something(_plain(default)) and not {names.get(each, each) for each in group} & mentioned:
+        is_on = is_something(_plain(default)) and all(_value_of(config, each) != 0 for each in group)
+        if is_on and not {names.get(each, each) for each in group} & mentioned:
             found[key] = default
     return found
 
