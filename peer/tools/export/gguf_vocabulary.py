@@ -75,9 +75,8 @@ def vocabulary_of(tokenizer: PreTrainedTokenizerBase, size: int) -> Vocabulary:
             "--gguf needs a tokenizer that merges bytes or characters (BPE); that of this run is another kind; "
             "export without it"
         )
-    pairs: list[tuple[str, str]] = [
-        tuple(pair.split(" ", 1)) if isinstance(pair, str) else tuple(pair) for pair in model["merges"]
-    ]
+    halves = (pair.split(" ", 1) if isinstance(pair, str) else pair for pair in model["merges"])
+    pairs = [(str(left), str(right)) for left, right in halves]
     added = {row["id"]: row for row in told["added_tokens"]}
     texts = {number: text for text, number in model["vocab"].items()}
     texts |= {number: row["content"] for number, row in added.items()}

@@ -22,8 +22,9 @@ OF_ARCHITECTURE = frozenset({"hidden_act", "hidden_activation", "activation_func
 
 def said_in(path: Path) -> dict[str, Any]:
     """What transformers reads of it as the values of a config.json."""
-    read: dict[str, Any] = load_gguf_checkpoint(str(path))["config"]
-    return read
+    read: Any = load_gguf_checkpoint  # not annotated by transformers
+    config: dict[str, Any] = read(str(path))["config"]
+    return config
 
 
 def unread_in(path: Path, config: PreTrainedConfig) -> str:

@@ -178,6 +178,8 @@ def _load(kind: Any, found: FoundModel, **options: Any) -> Any:
 
 TEXT = "text_config"
 """In a config.json, the part of a model that reads text, if it sees and hears, too."""
+OF_WHOLE = {"tie_word_embeddings"}
+"""Keys that are said of the whole there."""
 OF_TEXT = {r"^language_model\.": "", r"^model\.language_model\.": "model."}
 """In a model that sees and hears, too, the names of what reads text, and what they are in one that reads alone."""
 
@@ -236,9 +238,8 @@ def _said(found: FoundModel) -> dict[str, Any]:
     if found.file:
         return said_in(found.folder / found.file)
     said = _json(found)
-    if isinstance(said.get(TEXT), dict):
-        return said[TEXT] | {key: said[key] for key in said.keys() & {"tie_word_embeddings"}}
-    return said
+    inside = said.get(TEXT)
+    return said if not isinstance(inside, dict) else inside | {key: said[key] for key in said.keys() & OF_WHOLE}
 
 
 def _json(found: FoundModel) -> dict[str, Any]:

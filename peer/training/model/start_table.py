@@ -22,15 +22,15 @@ GLOBAL_HEADS = {"global_head_dim": "head_dim", "num_global_key_value_heads": "nu
 own."""
 
 
-def model_table(config: PreTrainedConfig, said: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:
+def model_table(config: PreTrainedConfig, in_files: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:
     """[model] of a spec, as far as the organiser has not said it: keys that `peer.schema.architectures` lists, where
-    their values are not those that transformers takes by itself. `said` is what stands in the model's files."""
+    their values are not those that transformers takes by itself. `in_files` is what the model's files say."""
     known = ARCHITECTURES.get(config.model_type)
     if known is None:  # out of a GGUF file
         raise BadSpec(f"start.model is of {shortened(config.model_type)}, none of {', '.join(ARCHITECTURES)}")
     for key in known.without:
         if getattr(config, key, None):
-            filled = "" if key in said else " (its files leave that open, and transformers fills it in)"
+            filled = "" if key in in_files else " (its files leave that open, and transformers fills it in)"
             raise BadSpec(
                 f"start.model has {key} = {shortened(getattr(config, key))}{filled}, which no spec can say yet"
             )
