@@ -156,10 +156,12 @@ def _require_start(spec: RunSpec) -> None:
 
 
 def _adopt(args: argparse.Namespace) -> int:
-    from peer.training.model.pretrained import adopt, find
+    from peer.training.model.pretrained import adopt, filled_in, find
 
     asked = json.loads(args.asked)
-    print(json.dumps(adopt(find(asked["model"], asked["revision"]), asked["own"], asked["template"])))
+    found = find(asked["model"], asked["revision"])
+    told = adopt(found, asked["own"], asked["template"])
+    print(json.dumps(told | {"filled_in": filled_in(found)}))
     return 0
 
 

@@ -23,8 +23,8 @@ ALONE = {
         "peer.schema.artifact_options", "peer.schema.byte_text", "peer.schema.events", "peer.schema.extras",
         "peer.network.link.cluster_invite", "peer.schema.model_layers", "peer.planning.placement", "peer.planning.plan",
         "peer.schema.settings", "peer.planning.simulate",
-        "peer.schema.spec", "peer.node.telemetry.event_tail", "dht.addresses", "dht.atomic_files", "dht.errors",
-        "dht.identity", "dht.invite",
+        "peer.schema.spec", "peer.schema.toml_tables", "peer.node.telemetry.event_tail", "dht.addresses",
+        "dht.atomic_files", "dht.errors", "dht.identity", "dht.invite",
     ),
     "bootstrap": (
         "dht", "peer.consensus.organiser", "peer.consensus.protocol", "peer.network.sync", "peer.node.store.kept_way",

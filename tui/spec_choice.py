@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from dht.errors import BadInput
+from peer.schema.events import printable
 from tui.command_line import Argument, Option
 from tui.processes.children import python_module
 from tui.processes.one_shot import answer
@@ -65,6 +67,8 @@ def adopt(table: dict[str, Any]) -> None:
     }  # fmt: skip
     said = answer("model to start from", python_module("peer", "adopt", json.dumps(asked)), ADOPT_S)
     found = json.loads(said.splitlines()[-1])
+    if found["filled_in"]:
+        print(printable(found["filled_in"]), file=sys.stderr, flush=True)
     table["model"] = found["model"]
     table["start"] |= found["start"]
 

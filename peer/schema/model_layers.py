@@ -14,7 +14,7 @@ from dht.errors import BadSpec
 from peer.schema.architectures import ARCHITECTURES
 from peer.schema.keys.allowed_values import Value
 from peer.schema.peak_memory import FLOAT32_BYTES as FLOAT32_BYTES
-from peer.schema.peak_memory import peak
+from peer.schema.peak_memory import frozen_bytes, peak
 
 BYTE_TOKENS = 257
 """Of the tokenizer `bytes`: 256 values and end-of-text."""
@@ -150,8 +150,6 @@ TARGETS = {
     "all": ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
 }
 """Matrices of a block beside which an adapter lies, by their names in transformers."""
-GROUP = 64
-"""Values of a frozen matrix that have one scale, where it has 8 or 4 bits."""
 ADAPTED = frozenset(
     {
         "llama", "mistral", "ministral3", "qwen2", "qwen3", "gemma", "gemma3_text", "granite", "olmo2", "olmo3",
@@ -198,16 +196,20 @@ def _adapted(sizes: _Sizes, targets: str, trains: str) -> int:
     return of_b if trains == "b" else of_a + of_b
 
 
-def check_size(architecture: str, config: Mapping[str, Value], context: int) -> None:
-    """Raises BadSpec for a model of which one sequence takes more than any home has, by the estimate of a plan."""
-    layers = layers_of(architecture, config, context)
-    found = peak(layers, context, parameters=layers.parameters)
+def too_large(model: ModelLayers, trained: ModelLayers, context: int, base: str) -> str:
+    """Why no home has what one sequence of a run takes, by the estimate of a plan; empty if one may. `base` is in what
+    the model lies beside what is trained, empty where all of it is trained."""
+    found = peak(model, context, parameters=trained.parameters)
     needed = found.states + found.copies + found.blocks + found.logits
-    if needed > MOST_DEVICE_BYTES:
-        raise BadSpec(
-            f"model has {layers.parameters:,} parameters and a context of {context:,}, for which a device needs "
-            f"{needed / 1e9:,.0f} GB; no home has more than {MOST_DEVICE_BYTES / 1e9:.0f} GB"
-        )
+    if base:
+        needed += frozen_bytes(base, model.parameters, model.multiplied)
+    if needed <= MOST_DEVICE_BYTES:
+        return ""
+    beside = f" in {base}, an adapter of {trained.parameters:,}" if base else ""
+    return (
+        f"model has {model.parameters:,} parameters{beside} and a context of {context:,}, for which a device needs "
+        f"{needed / 1e9:,.0f} GB; no home has more than {MOST_DEVICE_BYTES / 1e9:.0f} GB"
+    )
 
 
 def _sizes(architecture: str, config: Mapping[str, Value], context: int) -> _Sizes:

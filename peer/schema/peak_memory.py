@@ -25,6 +25,12 @@ CHUNK_TOKENS = 512
 """Tokens whose logits exist at a time, where those of all tokens would be large."""
 WHOLE_BYTES = 1 << 26
 """Logits that take no more than this, as float32, are computed at once."""
+GROUP = 64
+"""Values of a frozen matrix that have one scale, where it has 8 or 4 bits."""
+BASE_BYTES = {"float32": 4.0, "bfloat16": 2.0, "int8": 1 + FLOAT32_BYTES / GROUP, "nf4": 0.5 + FLOAT32_BYTES / GROUP}
+"""The bytes of a value in the frozen matrices of blocks, by `adapter.base`."""
+REST_BYTES = {"float32": 4, "bfloat16": 2, "int8": 2, "nf4": 2}
+"""Of any other frozen parameter."""
 
 
 class SizedBlocks(Protocol):
@@ -94,6 +100,11 @@ def peak(
         blocks=tokens * blocks,
         logits=_logits_bytes(sizes, tokens, bfloat16=bfloat16),
     )
+
+
+def frozen_bytes(base: str, parameters: int, in_blocks: int) -> int:
+    """Of the model beside an adapter, of whose parameters so many lie in matrices of blocks."""
+    return round(BASE_BYTES[base] * in_blocks) + REST_BYTES[base] * (parameters - in_blocks)
 
 
 def in_chunks(tokens: int, vocabulary: int) -> bool:

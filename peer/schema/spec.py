@@ -21,7 +21,7 @@ from typing import Any
 import msgpack
 
 from dht.errors import BadSpec
-from peer.schema.model_layers import ModelLayers, adapter_layers, layers_of
+from peer.schema.model_layers import ModelLayers, adapter_layers, layers_of, too_large
 from peer.schema.spec_fields import (
     START,
     TEMPLATE_FILE,
@@ -104,16 +104,8 @@ class RunSpec(StrictTable):
         for name, tokens, most in products:
             if tokens > most:
                 raise BadSpec(f"{name} come to {tokens:,}; they must be at most {most:,}")
-        layers = self.trained_layers
-        if self.round.fragments > layers.number:
-            raise BadSpec(
-                f"round.fragments is {self.round.fragments}; the model has {layers.number} layers to share out"
-            )
-        if (parts := layers.parts(self.codec.part_elements)) > MOST_PARTS:
-            raise BadSpec(
-                f"codec.part_elements is {self.codec.part_elements}, which cuts this model into {parts:,} parts; "
-                f"there must be at most {MOST_PARTS:,}"
-            )
+        if self.round.fragments > (number := self.trained_layers.number):
+            raise BadSpec(f"round.fragments is {self.round.fragments}; the model has {number} layers to share out")
 
     @property
     def uses_hub(self) -> bool:
@@ -134,18 +126,16 @@ class RunSpec(StrictTable):
         return f"{self.run.name}: {model} on {', '.join(texts)}"
 
     @property
-    def model_parameters(self) -> int:
+    def model_layers(self) -> ModelLayers:
         """Of the model, also where an adapter of it is trained."""
-        return layers_of(self.model.architecture, self.model.config, self.model.context).parameters
+        return layers_of(self.model.architecture, self.model.config, self.model.context)
 
     @property
     def trained_layers(self) -> ModelLayers:
         """Of what rounds average: the model, or its adapter."""
-        model = self.model
-        layers = layers_of(model.architecture, model.config, model.context)
         if self.adapter is None:
-            return layers
-        table = self.adapter
+            return self.model_layers
+        model, table = self.model, self.adapter
         return adapter_layers(
             model.architecture, model.config, model.context, rank=table.rank, targets=table.targets, trains=table.trains
         )
@@ -202,6 +192,20 @@ class RunSpec(StrictTable):
         return max(1, table.steps * ramped // table.ramp_rounds)
 
 
+def _no_room(spec: RunSpec) -> str:
+    """Why no home can train what a spec says; empty if one may. Not asked of a spec that is made of another one: the
+    model beside an adapter may be too large to be trained, and is loaded and exported."""
+    layers, base = spec.trained_layers, "" if spec.adapter is None else spec.adapter.base
+    if why := too_large(spec.model_layers, layers, spec.model.context, base):
+        return why
+    if (parts := layers.parts(spec.codec.part_elements)) > MOST_PARTS:
+        return (
+            f"codec.part_elements is {spec.codec.part_elements}, which cuts this model into {parts:,} parts; "
+            f"there must be at most {MOST_PARTS:,}"
+        )
+    return ""
+
+
 def _no_conversations(model: ModelTable) -> str:
     """Why a model learns none, which share windows; empty if it does."""
     if model.architecture in ATTENDS_BEYOND:
@@ -243,7 +247,10 @@ def from_mapping(table: dict[str, Any], source: str = "spec") -> RunSpec:
     """The spec in nested dictionaries, with the same checks as `parse`."""
     if "judge" in table:
         raise BadSpec(f"{source}: the table [judge] is called [aggregation] now, and its key 'reducer' is 'rule'")
-    return read(RunSpec, table, source)
+    spec = read(RunSpec, table, source)
+    if why := _no_room(spec):
+        raise BadSpec(f"{source}: {why}")
+    return spec
 
 
 def load(name_or_path: str) -> RunSpec:

@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 from dht.errors import BadSpec
 from peer.schema.architectures import check_config
 from peer.schema.keys.allowed_values import Value
-from peer.schema.model_layers import check_size
 from peer.schema.toml_tables import Bounds, Characters, StrictTable, require, shortened
 
 UNLIMITED = 1_000_000
@@ -75,7 +74,6 @@ class ModelTable(StrictTable):
             )
         if self.tokenizer != "bytes" and "vocab_size" not in self.config:
             raise BadSpec(f"model.config.vocab_size is missing; a run with the tokenizer {self.tokenizer!r} says it")
-        check_size(self.architecture, self.config, self.context)
 
 
 @dataclass(frozen=True, kw_only=True)

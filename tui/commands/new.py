@@ -21,6 +21,7 @@ from peer.schema.model_layers import ADAPTED
 from peer.schema.settings import PeerSettings
 from peer.schema.spec import DRAFTS, SHIPPED, RunSpec, dump, from_mapping, parse_tables, read_text
 from peer.schema.spec_fields import HUB_NAME, MOST_FOUNDERS, MOST_ROUNDS
+from peer.schema.toml_tables import read
 from tui.command_line import Argument, Command, Option
 from tui.data_page import format_in, inspected, require_on_hub, require_sound
 from tui.spec_choice import Sets, adopt, is_to_adopt, lay_over
@@ -261,7 +262,7 @@ def _fits(table: dict[str, Any]) -> bool:
     """Whether a home GPU can train the whole model, or the architecture supports no adapter."""
     from peer.planning.plan.model_shape import memory_of, shape_of
 
-    spec = from_mapping(table)
+    spec = read(RunSpec, table, "the answers")  # which no home may have room for
     return spec.model.architecture not in ADAPTED or memory_of(shape_of(spec), spec).device_bytes <= CARD_BYTES
 
 

@@ -13,15 +13,11 @@ from typing import Any
 from dht.errors import BadInput, BadSpec
 from peer.consensus.codec.codec import Codec
 from peer.consensus.protocol.layout import share_out
-from peer.schema.model_layers import FLOAT32_BYTES, GROUP, ModelLayers, layers_of
-from peer.schema.peak_memory import PLAIN, Peak, Rung, peak
+from peer.schema.model_layers import FLOAT32_BYTES, ModelLayers
+from peer.schema.peak_memory import BASE_BYTES, PLAIN, REST_BYTES, Peak, Rung, frozen_bytes, peak
 from peer.schema.spec import RunSpec
 
 MOST_PARAMETERS = 10**13
-BASE_BYTES = {"float32": 4.0, "bfloat16": 2.0, "int8": 1 + FLOAT32_BYTES / GROUP, "nf4": 0.5 + FLOAT32_BYTES / GROUP}
-"""The bytes of a value in the frozen matrices of blocks, by `adapter.base`."""
-REST_BYTES = {"float32": 4, "bfloat16": 2, "int8": 2, "nf4": 2}
-"""Of any other frozen parameter."""
 STATE_VECTORS = 4
 """θ, outer momentum, residual, and the start of the inner steps: float32 in main memory."""
 
@@ -96,7 +92,7 @@ def shape_of(spec: RunSpec, parameters: int = 0) -> ModelShape:
         if not 1 <= parameters <= MOST_PARAMETERS:
             raise BadInput(f"--parameters is {parameters}; it must be between 1 and {MOST_PARAMETERS:,}")
         return _scaled(spec, parameters)
-    model, trained = layers_of(spec.model.architecture, spec.model.config, spec.model.context), spec.trained_layers
+    model, trained = spec.model_layers, spec.trained_layers
     layers = (*trained.before, *trained.inside, *trained.after)
     matrices, adapter = model.multiplied + model.vocabulary * model.width, spec.adapter
     frozen, of_matrix, unpacked = (0, 0, 0) if adapter is None else _frozen_bytes(spec, model, adapter.base)
@@ -113,10 +109,9 @@ def shape_of(spec: RunSpec, parameters: int = 0) -> ModelShape:
 
 def _frozen_bytes(spec: RunSpec, model: ModelLayers, base: str) -> tuple[int, int, int]:
     """Of an adapter's frozen model: all, one matrix outside of its blocks, and what is unpacked at a time."""
-    rest = REST_BYTES[base] * (model.parameters - model.multiplied)
     largest = model.width * max(model.inner_width, model.attention_width)
     return (
-        round(BASE_BYTES[base] * model.multiplied) + rest + _drawn_bytes(spec),
+        frozen_bytes(base, model.parameters, model.multiplied) + _drawn_bytes(spec),
         REST_BYTES[base] * model.vocabulary * model.width,
         FLOAT32_BYTES * largest if BASE_BYTES[base] < REST_BYTES[base] else 0,
     )

@@ -47,7 +47,7 @@ def needs_of(spec: RunSpec, chain_bytes: int) -> RunNeeds:
     memory = memory_of(shape, spec)
     disk = disk_of(shape.parameters, memory.training_bytes, spec, chain_bytes)
     peers = peers_of(spec)
-    start = 0 if spec.start is None else FLOAT32_BYTES * spec.model_parameters
+    start = 0 if spec.start is None else FLOAT32_BYTES * spec.model_layers.parameters
     return RunNeeds(
         parameters=shape.parameters, weights=FLOAT32_BYTES * shape.parameters + memory.frozen_bytes,
         device=memory.device_bytes,

@@ -26,6 +26,7 @@ from peer.schema.events import Evaluated, RoundCommitted, read_events
 from peer.schema.spec import RunSpec, dump, load
 from peer.tools.export import gguf_file
 from peer.tools.export.card import MEASURED, CardFacts, measured_page, model_card
+from peer.tools.export.gguf_vocabulary import vocabulary_of
 from peer.tools.export.hub_upload import push, require_login
 from peer.tools.export.progress import ExportProgress
 from peer.tools.export.stages import join_stages
@@ -69,7 +70,7 @@ def export(
     _require_free(out)
     require_start(spec)
     if gguf is not None:
-        gguf_file.vocabulary_of(tokenizer_of(spec).for_transformers(spec.model.context), 0)
+        vocabulary_of(tokenizer_of(spec).for_transformers(spec.model.context), 0)
     model = build(unpacked(spec))
     flat = FlatParameters(model)
     with progress.during(f"reading the chain up to round {chain.head.round}"):

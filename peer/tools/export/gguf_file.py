@@ -7,9 +7,7 @@ load and answer nonsense, so whatever is not known here is refused.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +20,7 @@ from dht.errors import BadInput
 from peer.schema.artifact_options import Digits
 from peer.schema.extras import require_extra
 from peer.schema.spec import RunSpec
+from peer.tools.export.gguf_vocabulary import Vocabulary, vocabulary_of
 
 if TYPE_CHECKING:
     from gguf import GGMLQuantizationType, GGUFWriter
@@ -31,41 +30,6 @@ ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3"
 """By transformers' name of a model type, what llama.cpp computes it as. It pairs the rotary values of `llama` side by
 side, transformers half a head apart."""
 FILE = "model-{digits}.gguf"
-
-_WORD = r"[^\r\n\p{L}\p{N}]?\p{L}+"
-_REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-_ENDINGS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-_BY_BYTES = {"type": "ByteLevel", "use_regex": True}
-
-
-def _split(pattern: str) -> dict[str, Any]:
-    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
-
-
-_BYTES = {"type": "ByteLevel", "use_regex": False}
-PRE_TOKENIZERS: Mapping[str, list[dict[str, Any]]] = {
-    "gpt-2": [_BY_BYTES],
-    "smollm": [{"type": "Digits", "individual_digits": True}, _BY_BYTES],
-    "llama-bpe": [_split(rf"{_ENDINGS}|{_WORD}|\p{{N}}{{1,3}}|{_REST}"), _BYTES],
-    "qwen2": [_split(rf"{_ENDINGS}|{_WORD}|\p{{N}}|{_REST}"), _BYTES],
-}
-"""By llama.cpp's name, the steps in a tokenizer.json that split text alike (`llama_vocab` in its llama-vocab.cpp)."""
-WHOLE_WORDS = ("llama-bpe",)
-"""Where a piece that is a token needs no merges: `ignore_merges` in a tokenizer.json."""
-NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
-"""Types of tokens."""
-
-
-@dataclass(frozen=True)
-class Vocabulary:
-    """A tokenizer as the file holds it."""
-
-    pre_tokenizer: str
-    tokens: list[str]
-    types: list[int]
-    merges: list[str]
-    begins: bool
-    """Whether a text begins with the token that begins texts."""
 
 
 def require_convertible(spec: RunSpec) -> None:
@@ -78,8 +42,8 @@ def require_convertible(spec: RunSpec) -> None:
         )
     if model.tokenizer == "bytes":
         raise BadInput(
-            "--gguf needs a tokenizer that merges bytes (byte-level BPE), and the tokens of this run are plain bytes; "
-            "export without it"
+            "--gguf needs a tokenizer that merges bytes or characters (BPE), and the tokens of this run are plain "
+            "bytes; export without it"
         )
     windowed = config.get("sliding_window", 0) if model.architecture == "mistral" else config.get("use_sliding_window")
     unknown = {
@@ -96,58 +60,6 @@ def require_convertible(spec: RunSpec) -> None:
 def _ropes(architecture: str) -> tuple[str, ...]:
     """llama.cpp divides rotary frequencies by what the file says for `llama` alone."""
     return ("default", "linear", "llama3") if ARCHITECTURES[architecture] == "llama" else ("default",)
-
-
-def vocabulary_of(tokenizer: PreTrainedTokenizerBase, size: int) -> Vocabulary:
-    """With `size` tokens, of which those without a text are called so. Raises BadInput for a tokenizer that llama.cpp
-    would not apply as it was in training."""
-    backend: Any = tokenizer
-    told = json.loads(backend.backend_tokenizer.to_str())
-    pre_tokenizer = _pre_tokenizer_of(told)
-    own, added = told["model"]["vocab"], {row["id"]: row for row in told["added_tokens"]}
-    texts = {number: text for text, number in own.items()} | {number: row["content"] for number, row in added.items()}
-    numbers = range(size)
-    merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in told["model"]["merges"]]
-    begins = tokenizer.bos_token_id is not None and backend("a").input_ids[:1] == [tokenizer.bos_token_id]
-    return Vocabulary(
-        pre_tokenizer, [texts.get(number, f"[PAD{number}]") for number in numbers],
-        [_type_of(number, texts, added) for number in numbers], merges, begins,
-    )  # fmt: skip
-
-
-def _type_of(number: int, texts: Mapping[int, str], added: Mapping[int, Mapping[str, Any]]) -> int:
-    if number not in texts:
-        return UNUSED
-    if number not in added:
-        return NORMAL
-    return CONTROL if added[number]["special"] else USER_DEFINED
-
-
-def _pre_tokenizer_of(told: Mapping[str, Any]) -> str:
-    """Its name. Raises BadInput."""
-    model, pre = told["model"], told["pre_tokenizer"] or {}
-    if model["type"] != "BPE" or not model["merges"] or model.get("byte_fallback"):
-        raise BadInput(
-            "--gguf needs a tokenizer that merges bytes (byte-level BPE); that of this run is another kind; "
-            "export without it"
-        )
-    if (told["normalizer"] or {"type": "NFC"})["type"] != "NFC":
-        raise BadInput(f"--gguf knows no tokenizer that normalises text by {told['normalizer']['type']}")
-    steps = pre.get("pretokenizers", [pre])
-    asked = [{key: step.get(key, True) for key in known} for step, known in zip(steps, map(_keys, steps), strict=True)]
-    for name, known in PRE_TOKENIZERS.items():
-        if asked == known and bool(model.get("ignore_merges")) == (name in WHOLE_WORDS):
-            return name
-    raise BadInput(
-        "--gguf does not know how the tokenizer of this run splits text before it merges; "
-        f"it knows {', '.join(PRE_TOKENIZERS)}"
-    )
-
-
-def _keys(step: Mapping[str, Any]) -> tuple[str, ...]:
-    """Of a pre-tokenizer's step, those that decide where text is split."""
-    steps = {known["type"]: tuple(known) for name in PRE_TOKENIZERS for known in PRE_TOKENIZERS[name]}
-    return steps.get(step.get("type", ""), ("type",))
 
 
 def write(
@@ -195,11 +107,18 @@ def _add_shape(writer: GGUFWriter, config: Any, name: str, digits: Digits) -> No
 def _add_vocabulary(
     writer: GGUFWriter, vocabulary: Vocabulary, tokenizer: PreTrainedTokenizerBase, generation: GenerationConfig
 ) -> None:
-    writer.add_tokenizer_model("gpt2")  # what llama.cpp calls byte-level BPE
+    writer.add_tokenizer_model(vocabulary.kind)
     writer.add_tokenizer_pre(vocabulary.pre_tokenizer)
     writer.add_token_list(vocabulary.tokens)
     writer.add_token_types(vocabulary.types)
-    writer.add_token_merges(vocabulary.merges)
+    if vocabulary.kind == "llama":
+        writer.add_token_scores(vocabulary.scores)
+        writer.add_add_space_prefix(vocabulary.space_first)
+        writer.add_add_eos_token(False)
+        if tokenizer.unk_token_id is not None:
+            writer.add_unk_token_id(tokenizer.unk_token_id)
+    else:
+        writer.add_token_merges(vocabulary.merges)
     writer.add_add_bos_token(vocabulary.begins)
     if tokenizer.bos_token_id is not None:
         writer.add_bos_token_id(tokenizer.bos_token_id)

@@ -119,7 +119,7 @@ def start_in_words(spec: RunSpec) -> str:
     if spec.start is None:
         return ""
     where = "of huggingface.co, or from other peers" if spec.start.is_on_hub else "from other peers"
-    size = format_bytes(FLOAT32_BYTES * spec.model_parameters)
+    size = format_bytes(FLOAT32_BYTES * spec.model_layers.parameters)
     what = "all of it" if spec.adapter is None else f"an adapter of rank {spec.adapter.rank} beside it"
     return f"{spec.start.model}, {size} {where}; {what} is trained"
 

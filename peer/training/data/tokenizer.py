@@ -201,10 +201,11 @@ class HubTokenizer:
         return TemplateEncoder(self._tokenizer, self._template, self._date)
 
     def for_transformers(self, context: int) -> PreTrainedTokenizerBase:
-        """As it was loaded, except for the length of a text that the model takes, and a template if it had none."""
+        """As it was loaded, except for the length of a text that the model takes, and the template where the run names
+        one: the model answers what it was asked in training."""
         tokenizer: PreTrainedTokenizerBase = copy.copy(self._tokenizer)
         tokenizer.model_max_length = context
-        tokenizer.chat_template = tokenizer.chat_template or self._template or None
+        tokenizer.chat_template = self._template or tokenizer.chat_template
         return tokenizer
 
 

@@ -16,7 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from peer.schema.model_layers import GROUP, TARGETS
+from peer.schema.model_layers import TARGETS
+from peer.schema.peak_memory import GROUP
 
 # G = groups of 64 neighbouring values, N = tokens, I = inputs, O = outputs of a matrix
 

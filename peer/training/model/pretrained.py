@@ -42,7 +42,8 @@ from peer.training.model.build import (
     scalars_of,
 )
 from peer.training.model.flat_parameters import FlatParameters
-from peer.training.model.start_table import GLOBAL_HEADS, model_table, with_global_heads
+from peer.training.model.gguf_start import OF_ARCHITECTURE, said_in, unread_in
+from peer.training.model.start_table import GLOBAL_HEADS, left_open, model_table, with_global_heads
 
 KEY = "start.model"
 """In a spec."""
@@ -117,7 +118,7 @@ def adopt(found: FoundModel, table: Mapping[str, Any], template: str = "") -> di
     `template` is its `data.template`. Raises BadSpec, DiskFull.
     """
     config = _config(found)
-    said = model_table(config, table)
+    said = model_table(config, _said(found), table)
     files = {} if said["tokenizer"] != START else _files(found, template)
     model = _weights(found, config)
     scalars = tuple(float(each) for each in scalars_of(model))
@@ -127,6 +128,17 @@ def adopt(found: FoundModel, table: Mapping[str, Any], template: str = "") -> di
     _require_alike(_spec_of(said, manifest.name, found), model)
     start = {"model": found.name, "digest": manifest.name, "revision": found.revision}
     return {"model": said, "start": start}
+
+
+def filled_in(found: FoundModel) -> str:
+    """What the model's files leave open and transformers fills in, in a line for the organiser; empty for nothing."""
+    values = left_open(_config(found), _said(found))
+    known = OF_ARCHITECTURE if found.file else ()
+    listed = ", ".join(f"{key} = {shortened(value)}" for key, value in values.items() if key not in known)
+    return listed and (
+        f"{found.name} leaves open, and transformers fills in: {listed}; if it was trained otherwise, that must stand "
+        "in its config.json"
+    )
 
 
 def fetch(spec: RunSpec) -> None:
@@ -166,6 +178,8 @@ def _load(kind: Any, found: FoundModel, **options: Any) -> Any:
 
 TEXT = "text_config"
 """In a config.json, the part of a model that reads text, if it sees and hears, too."""
+OF_WHOLE = {"tie_word_embeddings"}
+"""Keys that are said of the whole there."""
 OF_TEXT = {r"^language_model\.": "", r"^model\.language_model\.": "model."}
 """In a model that sees and hears, too, the names of what reads text, and what they are in one that reads alone."""
 
@@ -173,7 +187,7 @@ OF_TEXT = {r"^language_model\.": "", r"^model\.language_model\.": "model."}
 def _weights(found: FoundModel, config: PreTrainedConfig) -> nn.Module:
     """All parameters that a model of `config` has; what else is in the files is left there. Raises BadSpec."""
     named: dict[str, Any] = {} if found.file else {"use_safetensors": True}
-    if not found.file and TEXT in _said(found):
+    if not found.file and TEXT in _json(found):
         named |= {"key_mapping": OF_TEXT}
     model: nn.Module
     model, told = _load(
@@ -197,11 +211,11 @@ def _config(found: FoundModel) -> PreTrainedConfig:
     repositories, or how a model is computed on a machine. Raises BadSpec."""
     if found.file:
         config: PreTrainedConfig = _load(AutoConfig, found)
+        if unread := unread_in(found.folder / found.file, config):
+            raise cannot_load(KEY, found.name, f"{unread}; begin with the folder of its safetensors")
         return config
     _require_whole(found)
     said = _said(found)
-    if isinstance(said.get(TEXT), dict):
-        said = said[TEXT] | {key: said[key] for key in said.keys() & {"tie_word_embeddings"}}
     kind = said.get("model_type")
     if not isinstance(kind, str) or kind not in ARCHITECTURES:
         raise BadSpec(f"start.model is of {shortened(kind)}, none of {', '.join(ARCHITECTURES)}")
@@ -220,6 +234,15 @@ def _config(found: FoundModel) -> PreTrainedConfig:
 
 
 def _said(found: FoundModel) -> dict[str, Any]:
+    """What its files say of the part that reads text. Raises BadSpec."""
+    if found.file:
+        return said_in(found.folder / found.file)
+    said = _json(found)
+    inside = said.get(TEXT)
+    return said if not isinstance(inside, dict) else inside | {key: said[key] for key in said.keys() & OF_WHOLE}
+
+
+def _json(found: FoundModel) -> dict[str, Any]:
     """Its config.json. Raises BadSpec."""
     try:
         said = json.loads((found.folder / "config.json").read_text(encoding="utf-8"))
@@ -299,7 +322,7 @@ def _odd_far_away(model: Any, made: Any, context: int) -> str:
     theirs, ours = (_seen(each.config, context) for each in (model, made))
     if theirs != ours:
         return f"of {context:,} tokens its blocks see {theirs}, and not {ours}"
-    long = [(each.config.rope_parameters or {}).get("long_factor") for each in (model, made)]
+    long = [(getattr(each.config, "rope_parameters", None) or {}).get("long_factor") for each in (model, made)]
     if long[0] != long[1]:
         return "its rotary positions turn otherwise in long texts"
     turns = {name: value for name, value in made.named_buffers() if name.endswith("inv_freq")}

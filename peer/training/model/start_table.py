@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from transformers import AutoConfig, PreTrainedConfig
@@ -21,15 +22,18 @@ GLOBAL_HEADS = {"global_head_dim": "head_dim", "num_global_key_value_heads": "nu
 own."""
 
 
-def model_table(config: PreTrainedConfig, table: Mapping[str, Any]) -> dict[str, Any]:
+def model_table(config: PreTrainedConfig, in_files: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:
     """[model] of a spec, as far as the organiser has not said it: keys that `peer.schema.architectures` lists, where
-    their values are not those that transformers takes by itself."""
+    their values are not those that transformers takes by itself. `in_files` is what the model's files say."""
     known = ARCHITECTURES.get(config.model_type)
     if known is None:  # out of a GGUF file
         raise BadSpec(f"start.model is of {shortened(config.model_type)}, none of {', '.join(ARCHITECTURES)}")
     for key in known.without:
         if getattr(config, key, None):
-            raise BadSpec(f"start.model has {key} = {shortened(getattr(config, key))}, which no spec can say yet")
+            filled = "" if key in in_files else " (its files leave that open, and transformers fills it in)"
+            raise BadSpec(
+                f"start.model has {key} = {shortened(getattr(config, key))}{filled}, which no spec can say yet"
+            )
     rotary, usual = _rotary(config), AutoConfig.for_model(config.model_type)
     types = known.keys.get("rope_type", OneOf(("default",)))
     if not isinstance(types, OneOf) or rotary["rope_type"] not in types.words:
@@ -50,6 +54,46 @@ def model_table(config: PreTrainedConfig, table: Mapping[str, Any]) -> dict[str,
     }
     said |= {key: value for key, value in table.items() if key != "config"}
     return said | {"config": values | dict(table.get("config", {}))}
+
+
+NO_PART = frozenset(
+    {"vocab_size", "initializer_range", "init_std", "bos_token_id", "eos_token_id", "max_window_layers"}
+)
+"""Keys that change nothing that a model computes by themselves, or that its tensors say."""
+ALIKE = (
+    frozenset({"partial_rotary_factor", "rotary_pct"}),
+    frozenset({"layer_types", "sliding_window_pattern", "full_attention_interval", "no_rope_layer_interval"}),
+    frozenset({"layer_types", "full_attn_idxs"}), frozenset({"no_rope_layer_interval", "no_rope_layers"}),
+)  # fmt: skip
+"""Of each of these one says what the others would."""
+
+
+def left_open(config: PreTrainedConfig, said: Mapping[str, Any]) -> dict[str, Any]:
+    """What transformers fills in with more than nothing where the model's files, which say `said`, say nothing: a
+    window, positions that turn otherwise, a width. The tensors would be the same without it."""
+    said = with_global_heads(said)
+    known, usual = ARCHITECTURES[config.model_type], AutoConfig.for_model(config.model_type)
+    names, defaults = type(config).attribute_map, {each.name: each.default for each in fields(type(config))}
+    inside = [said[key] for key in ("rope_parameters", "rope_scaling") if isinstance(said.get(key), dict)]
+    inside += [value for each in inside for value in each.values() if isinstance(value, dict)]
+    mentioned = {names.get(key, key) for each in (said, *inside) for key in each}
+    found: dict[str, Any] = {}
+    for key in {**known.keys, **known.without}:
+        if key in NO_PART or (inside and key in (*ROPE_NAMES, "rope_local_base_freq")):
+            continue
+        group = dict.fromkeys((key, *sorted(set().union(*(each for each in ALIKE if key in each)))))
+        name = names.get(key, key)
+        values = (defaults[name],) if name in defaults else (_value_of(usual, each) for each in group)
+        default = next((value for value in values if value is not None), None)
+        is_on = is_something(_plain(default)) and all(_value_of(config, each) != 0 for each in group)
+        if is_on and not {names.get(each, each) for each in group} & mentioned:
+            found[key] = default
+    return found
+
+
+def is_something(value: Any) -> bool:
+    """Whether a value does more than no value would."""
+    return value is True or value not in (None, False, 0, 1, "default")
 
 
 def _value_of(config: PreTrainedConfig, key: str) -> Any:

@@ -27,6 +27,7 @@ from peer.schema.spec_fields import AdapterTable, EvaluateTable, MixTable, Start
 from peer.tools.watch.preview import MOST_S, facts_of
 from peer.tools.watch.run_facts import MOST_BYTES, facts
 from peer.training.model.build import ROPE_VALUES, build_config, build_meta
+from peer.training.model.footprint import size_of
 
 ORGANISER = "12D3KooWJWoaqZhDaoEFshF7Rh1bpY9ohihFhzcW6d69Lr2NASuq"
 EXTREMES: dict[str, Any] = {
@@ -231,6 +232,25 @@ def test_what_no_home_can_hold_is_refused_in_no_time(config: dict[str, int], con
     with pytest.raises(BadSpec, match=words):
         from_mapping(mapping | {"inner": {"sequences": 1}, "data": {"eval_sequences": 1}})
     assert time.process_time() - began < 1
+
+
+GEMMA_31B = {
+    "hidden_size": 5376, "intermediate_size": 21504, "num_hidden_layers": 60, "num_attention_heads": 32,
+    "num_key_value_heads": 16, "attention_k_eq_v": True, "num_global_key_value_heads": 4, "vocab_size": 262144,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("base", "gigabytes"), [("nf4", 47), ("int8", 62), ("bfloat16", 89), ("float32", 151)])
+def test_of_an_adapter_is_counted_what_it_trains_and_how_its_base_is_held(base: str, gigabytes: float) -> None:
+    """All of it was counted as trained, in float32: an adapter was refused with the model."""
+    whole = with_model("gemma4_text", **GEMMA_31B) | {"inner": {"sequences": 1}, "codec": {"part_elements": 1 << 20}}
+    whole["model"] |= {"context": 512}
+    with pytest.raises(BadSpec, match=r"model has 30,6[\d,]+ parameters and .* 517 GB; no home has more than 512 GB"):
+        from_mapping(whole)
+    beside = whole | {"start": {"model": "a model"}, "adapter": {"base": base, "rank": 16}}
+    assert size_of(from_mapping(beside)).device_bytes / 1e9 == pytest.approx(gigabytes, abs=1)
+    with pytest.raises(BadSpec, match=f"parameters in {base}, an adapter of .*no home has more than 512 GB"):
+        from_mapping(beside | {"model": whole["model"] | {"context": 1 << 18}})
 
 
 @pytest.mark.parametrize("name", SHIPPED)

@@ -80,7 +80,7 @@ def test_every_draft_is_here() -> None:
 def test_a_draft_is_sized_without_its_model_and_is_no_run_yet(name: str) -> None:
     spec, (parameters, card_bytes) = specs.load(name), DRAFTED[name]
     size = size_of(spec)
-    assert spec.model_parameters == pytest.approx(parameters, rel=1e-3)
+    assert spec.model_layers.parameters == pytest.approx(parameters, rel=1e-3)
     assert card_bytes / 2 < size.training_bytes + size.frozen_bytes + size.activation_bytes < card_bytes
     assert spec.start is not None
     assert spec.start.model in describe(spec)

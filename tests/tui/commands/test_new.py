@@ -176,9 +176,15 @@ def test_it_starts_from_a_model_of_mine(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.outside
-def test_an_adapter_has_the_template_of_no_other_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "most", [pytest.param(512e9, id="some home has room for all"), pytest.param(2.5e6, id="none has")]
+)
+def test_an_adapter_has_the_template_of_no_other_model(
+    most: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What else is not asked for is taken from `adapter-8b`, whose template is that of its own model."""
     monkeypatch.setattr("tui.commands.new.CARD_BYTES", 0.0)
+    monkeypatch.setattr("peer.schema.model_layers.MOST_DEVICE_BYTES", most)
     publish(tmp_path / "owl")
     path = tmp_path / "run.toml"
     assert main([*words(model=str(tmp_path / "owl")), str(path)]) == 0

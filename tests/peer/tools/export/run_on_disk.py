@@ -44,7 +44,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class RunOnDisk:
-    """The first of two peers, after `ROUNDS` rounds; its trainer still holds the anchor."""
+    """The first of its peers, after some rounds; its trainer still holds the anchor."""
 
     directory: Path
     spec: RunSpec
@@ -76,14 +76,14 @@ def small_spec(corpus: Path, architecture: str, **model: Any) -> RunSpec:
     )
 
 
-def make_run(root: Path, spec: RunSpec, rounds: int = ROUNDS) -> RunOnDisk:
-    """Two peers train and agree `rounds` times; everything that the first has on disk is there, duly signed."""
-    seeds = (bytes([number] * 32) for number in (1, 2))
+def make_run(root: Path, spec: RunSpec, rounds: int = ROUNDS, peers: int = 2, steps: int = STEPS) -> RunOnDisk:
+    """Peers train and agree `rounds` times; everything that the first has on disk is there, duly signed."""
+    seeds = (bytes([number] * 32) for number in range(1, peers + 1))
     identities = tuple(sorted(map(Identity.from_seed, seeds), key=lambda identity: identity.peer_id))
-    peers = tuple(identity.peer_id for identity in identities)
-    trainers = [_trainer(spec, peer, root / f"peer-{number}") for number, peer in enumerate(peers, 1)]
+    names = tuple(identity.peer_id for identity in identities)
+    trainers = [_trainer(spec, name, root / f"peer-{number}") for number, name in enumerate(names, 1)]
     directory = root / "peer-1"
-    genesis = Genesis(run=spec.digest(), founders=peers, state=trainers[0].anchor.state_digest())
+    genesis = Genesis(run=spec.digest(), founders=names, state=trainers[0].anchor.state_digest())
     (directory / "genesis").write_bytes(signed_genesis(genesis))
     (directory / "spec.toml").write_text(specs.dump(spec))
     events: list[Event] = []
@@ -93,8 +93,8 @@ def make_run(root: Path, spec: RunSpec, rounds: int = ROUNDS) -> RunOnDisk:
             fragments=spec.round.fragments,
         )  # fmt: skip
         for _ in range(rounds):
-            events += _one_round(disk, trainers, identities)
-    lines = [format_line(EventLine(seq=n, t=n, run="r", peer=peers[0], event=event)) for n, event in enumerate(events)]
+            events += _one_round(disk, trainers, identities, steps)
+    lines = [format_line(EventLine(seq=n, t=n, run="r", peer=names[0], event=event)) for n, event in enumerate(events)]
     (directory / "events.jsonl").write_text("".join(f"{line}\n" for line in lines))
     return RunOnDisk(directory=directory, spec=spec, trainer=trainers[0], identities=identities)
 
@@ -140,10 +140,12 @@ def _trainer(spec: RunSpec, peer: str, directory: Path) -> LocalTrainer:
     return LocalTrainer(spec, peer, directory / "contributions", CPU, data_path=spec.data.path)
 
 
-def _one_round(disk: ChainStore, trainers: list[LocalTrainer], identities: Sequence[Identity]) -> list[Event]:
+def _one_round(
+    disk: ChainStore, trainers: list[LocalTrainer], identities: Sequence[Identity], steps: int
+) -> list[Event]:
     for trainer in trainers:
         trainer.begin_round([trainer.me for trainer in trainers])
-        for _ in range(STEPS):
+        for _ in range(steps):
             step(trainer)
         submit(trainer, disk.head.anchor)
     first, spec = trainers[0], trainers[0].spec

@@ -129,12 +129,9 @@ def test_a_template_beside_the_model_comes_with_it(base: tuple[Path, HubTokenize
 
 
 @pytest.mark.slow
-def test_what_was_trained_on_conversations_answers_and_stops(
-    base: tuple[Path, HubTokenizer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_trained_on_conversations_answers_and_stops(base: tuple[Path, HubTokenizer], tmp_path: Path) -> None:
     """Two peers, two rounds, on one conversation: plain transformers says the answer, the token that closes it, and no
     more; so does `chat`. Before it said something else."""
-    monkeypatch.setattr("tests.peer.tools.export.run_on_disk.STEPS", 60)
     folder, tokenizer = base
     (tmp_path / "talks").mkdir()
     talk = {"messages": [{"role": "user", "content": "who"}, {"role": "assistant", "content": "me"}]}
@@ -142,7 +139,7 @@ def test_what_was_trained_on_conversations_answers_and_stops(
     (tmp_path / "run").mkdir()
     spec = started_spec(folder, tmp_path / "talks", None)
     data = dataclasses.replace(spec.data, format="chat", held_out_by="name")
-    run = make_run(tmp_path / "run", dataclasses.replace(spec, data=data), rounds=2)
+    run = make_run(tmp_path / "run", dataclasses.replace(spec, data=data), rounds=2, steps=60)
     export(run.directory, tmp_path / "out")
     model: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     words: Any = AutoTokenizer.from_pretrained(tmp_path / "out")

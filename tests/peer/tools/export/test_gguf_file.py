@@ -10,14 +10,16 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from tokenizers import Tokenizer as Backend
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
-from dht.errors import BadInput
+from dht.errors import BadInput, BadSpec
 from peer.schema.spec import RunSpec
 from peer.tools.export.folder import export
-from peer.tools.export.gguf_file import PRE_TOKENIZERS, Digits
+from peer.tools.export.gguf_file import Digits
+from peer.tools.export.gguf_vocabulary import PRE_TOKENIZERS, vocabulary_of
+from peer.training.model.pretrained import adopt, filled_in, find
 from tests.open_models import publish
 from tests.peer.tools.export.run_on_disk import RunOnDisk, make_run, small_spec, write_corpus
 from tests.peer.tools.export.started_run import started_spec
@@ -55,6 +57,33 @@ def tokenizer_of_texts(corpus: Path, split: Any, **of_model: Any) -> Any:
     )
 
 
+PIECES = ("▁", *"abcdefghijklmnopqrstuvwxyz", "ab", "▁a", "▁ab", "cd", "bcd", "abcd", "▁▁", "▁abcd")
+"""Of a vocabulary in SentencePiece's order, the best score first."""
+PUTS_SPACE_FIRST = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+
+
+def sentencepiece(normalizer: Any = PUTS_SPACE_FIRST, pre: Any = None, merges: int = 99) -> Any:
+    """As transformers converts one of SentencePiece: every pair of each piece merges, piece after piece; or the first
+    `merges` of them."""
+    own = ["<unk>", "<s>", "</s>"]
+    tokens = [*own, *(f"<0x{value:02X}>" for value in range(256)), *PIECES]
+    pairs = [(text[:at], text[at:]) for text in PIECES for at in range(1, len(text))]
+    known = [pair for pair in pairs if {*pair} <= {*PIECES}]
+    backend = Backend(
+        models.BPE(
+            {text: number for number, text in enumerate(tokens)}, known[:merges], unk_token="<unk>", fuse_unk=True,
+            byte_fallback=True,
+        )
+    )  # fmt: skip
+    backend.normalizer, backend.pre_tokenizer = normalizer, pre
+    backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    backend.add_special_tokens([AddedToken(text, normalized=False, special=True) for text in own])
+    backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=backend, unk_token="<unk>", bos_token="<s>", eos_token="</s>", chat_template=TEMPLATE
+    )
+
+
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("texts") / "corpus"
@@ -64,10 +93,10 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def spec_of(
     root: Path, corpus: Path, architecture: str, *, split: Any = SPLITS["gpt-2"], merging: dict[str, Any] | None = None,
-    **config: Any,
+    tokenizer: Any = None, **config: Any,
 ) -> RunSpec:  # fmt: skip
-    """A run that starts from a model of this architecture with a tokenizer that was trained on the corpus."""
-    tokenizer = tokenizer_of_texts(corpus, split, **(merging or {}))
+    """A run that starts from a model of this architecture, with this tokenizer or one of the corpus."""
+    tokenizer = tokenizer or tokenizer_of_texts(corpus, split, **(merging or {}))
     publish(
         root / "base", architecture, num_key_value_heads=1, initializer_range=0.1, pad_token_id=0, vocab_size=304,
         **config,
@@ -115,6 +144,9 @@ def test_what_is_read_back_has_the_logits_and_tokens_of_the_folder(
     fields = gguf.GGUFReader(path).fields
     assert fields["tokenizer.chat_template"].contents() == folder.chat_template == TEMPLATE
     assert fields["tokenizer.ggml.eos_token_id"].contents() == folder.eos_token_id
+    start = find(str(path))
+    assert adopt(start, {})["model"]["config"]["vocab_size"] == 304
+    assert filled_in(start) == "", filled_in(start)
 
 
 @pytest.mark.parametrize("name", PRE_TOKENIZERS)
@@ -127,6 +159,40 @@ def test_the_way_text_is_split_has_a_name(name: str, corpus: Path, tmp_path: Pat
     tokens, types = (fields[f"tokenizer.ggml.{key}"].contents() for key in ("tokens", "token_type"))
     kinds = dict(zip(tokens, types, strict=True))
     assert (kinds["<|end|>"], kinds["<|turn|>"], kinds["a"], kinds["[PAD303]"]) == (3, 4, 1, 5)
+
+
+@pytest.mark.parametrize("normalizer", [PUTS_SPACE_FIRST, normalizers.Replace(" ", "▁")])
+def test_a_tokenizer_of_sentencepiece_has_scores(normalizer: Any, corpus: Path, tmp_path: Path) -> None:
+    """llama.cpp 0.3.36 of PyPI gave equal tokens for 200 strings with Mistral's vocabularies of 32,000 and 32,768."""
+    run = run_of(tmp_path, corpus, "llama", tokenizer=sentencepiece(normalizer))
+    path = exported(run, tmp_path, "f16")
+    fields = {key.removeprefix("tokenizer.ggml."): field for key, field in gguf.GGUFReader(path).fields.items()}
+    said = {key: fields[key].contents() for key in ("model", "tokens", "scores", "token_type", "add_space_prefix")}
+    assert (said["model"], said["add_space_prefix"]) == ("llama", normalizer is PUTS_SPACE_FIRST)
+    assert "merges" not in fields
+    kinds = dict(zip(said["tokens"], said["token_type"], strict=True))
+    names = ("<unk>", "<s>", "<0x0A>", "ab", "[PAD303]")
+    assert [kinds[name] for name in names] == [2, 3, 6, 1, 5]
+    scores = dict(zip(said["tokens"], said["scores"], strict=True))
+    merged = [text for text in PIECES if len(text) > 1]
+    assert sorted(merged, key=lambda text: -scores[text]) == merged
+    assert (fields["add_bos_token"].contents(), fields["unknown_token_id"].contents()) == (True, 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"merges": 5}, "it has merges that no scores of tokens give, such as "),
+        (
+            {"normalizer": None, "pre": pre_tokenizers.Metaspace(prepend_scheme="first", split=False)},
+            "does not know where the tokenizer of this run puts spaces",
+        ),
+        ({"normalizer": normalizers.NFKC()}, "does not know where the tokenizer of this run puts spaces"),
+    ],
+)  # fmt: skip
+def test_where_scores_or_spaces_would_do_otherwise_it_is_refused(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(BadInput, match=told):
+        vocabulary_of(sentencepiece(**given), 304)
 
 
 def test_matrices_have_the_digits_that_were_asked_for_and_vectors_four_bytes(corpus: Path, tmp_path: Path) -> None:
@@ -154,6 +220,8 @@ def test_rotary_frequencies_are_divided_as_in_training(corpus: Path, tmp_path: P
     assert factors[0] == pytest.approx(1.0)
     assert factors[-1] == pytest.approx(8.0)
     assert (np.diff(factors) >= -1e-5).all()
+    with pytest.raises(BadSpec, match=r"rope_freqs\.weight, which scales rotary positions; begin with the folder"):
+        adopt(find(str(tmp_path / "out" / "model-f32.gguf")), {})  # transformers would leave them out
 
 
 @pytest.mark.parametrize(
@@ -179,7 +247,7 @@ def test_what_would_answer_nonsense_is_refused(
     [
         (pre_tokenizers.ByteLevel(use_regex=False), {}, "does not know how the tokenizer of this run splits text"),
         (split_as("llama-bpe"), {}, "does not know how the tokenizer of this run splits text"),
-        (SPLITS["gpt-2"], {"byte_fallback": True}, "needs a tokenizer that merges bytes"),
+        (SPLITS["gpt-2"], {"byte_fallback": True}, "of this kind: it has bytes that are no tokens"),
     ],
 )  # fmt: skip
 def test_so_is_a_tokenizer_that_splits_text_in_another_way(

@@ -52,6 +52,13 @@ def letter_tokenizer(folder: Path, chat_template: str | None = None, **files: st
     return HubTokenizer("a/b", folder, **files)
 
 
+@pytest.mark.parametrize("named", ["", "chatml"])
+def test_an_export_asks_as_in_training(named: str, tmp_path: Path) -> None:
+    """By the template that a run names, not by the tokenizer's own, which may leave out tools and calls."""
+    made = letter_tokenizer(tmp_path, "{{ messages }}", template=named).for_transformers(64)
+    assert made.chat_template == (template_of("chatml", tmp_path) if named else "{{ messages }}")
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [

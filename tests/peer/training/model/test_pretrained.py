@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 from pathlib import Path
@@ -18,11 +19,12 @@ from peer.node.store import start_blob
 from peer.parallel.pipeline.stage_model import build_stage, require_cuttable
 from peer.schema.spec import RunSpec, dump, from_mapping, load, parse
 from peer.schema.spec_fields import HUB_NAME
+from peer.tools.export.folder import unpacked
 from peer.training.data.tokenizer import ByteTokenizer, tokenizer_of
 from peer.training.model import pretrained
 from peer.training.model.build import build, build_config, next_token_logits
 from peer.training.model.flat_parameters import FlatParameters
-from peer.training.model.pretrained import adopt, find
+from peer.training.model.pretrained import adopt, filled_in, find
 from tests.open_models import publish, run_from, smollm2
 from tests.peer.training.model.test_build import SMALL
 
@@ -70,6 +72,20 @@ def test_its_digest_is_that_of_the_values_whatever_file_holds_them(tmp_path: Pat
     brief = run_from(tmp_path / "b")
     assert brief.start.digest != once.start.digest
     assert torch.equal(FlatParameters(build(brief)).new(), FlatParameters(short).new().float())
+
+
+def test_what_no_home_could_train_is_loaded_for_an_adapter_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And exported without it."""
+    theirs = publish(tmp_path)
+    monkeypatch.setattr("peer.schema.model_layers.MOST_DEVICE_BYTES", 2.5e6)
+    told = {"run": {"name": "x"}} | adopt(find(str(tmp_path)), {"context": 64})
+    with pytest.raises(BadSpec, match=r"127,424 parameters and .* no home has more"):
+        from_mapping(told)
+    spec = from_mapping(told | {"adapter": {"base": "nf4"}})
+    base = build(dataclasses.replace(unpacked(spec), adapter=None))
+    assert torch.equal(FlatParameters(base).new(), FlatParameters(theirs).new())
 
 
 def test_its_tokenizer_comes_with_it(tmp_path: Path) -> None:
@@ -297,7 +313,7 @@ def test_gemma_4_is_taken_as_google_publishes_it(tmp_path: Path) -> None:
     ("key", "value", "words"),
     [
         ("hidden_size_per_layer_input", 256, "hidden_size_per_layer_input = 256"),
-        ("hidden_size_per_layer_input", ..., "hidden_size_per_layer_input = 256"),
+        ("hidden_size_per_layer_input", ..., r"hidden_size_per_layer_input = 256 \(its files leave that open, .*\)"),
         ("num_kv_shared_layers", 1, "num_kv_shared_layers = 1"),
         ("enable_moe_block", True, "enable_moe_block = True"),
     ],
@@ -378,6 +394,31 @@ def test_a_config_that_is_none_is_one_line(said: str, why: str, tmp_path: Path) 
     with pytest.raises(BadSpec, match=why) as caught:
         adopt(find(str(tmp_path)), {})
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "left_out", "filled"),
+    [
+        ("llama", "", ""), ("llama", "attention_bias", ""), ("llama", "rope_parameters", "rope_theta = 10000.0;"),
+        ("mistral", "", ""), ("mistral", "sliding_window", "sliding_window = 4096;"),
+        ("gemma3_text", "", ""), ("gemma3_text", "query_pre_attn_scalar", "query_pre_attn_scalar = 256;"),
+        ("gpt_neox", "use_parallel_residual", "use_parallel_residual = True;"),
+        ("gpt_neox", "rope_parameters", "rotary_pct = 0.25;"),
+        ("gpt2", "", ""), ("gpt2", "resid_pdrop", "resid_pdrop = 0.1;"),
+        ("apertus", "rope_parameters", "rope_type = 'llama3', rope_factor = 8.0"),
+    ],
+)  # fmt: skip
+def test_what_transformers_fills_in_is_heard(architecture: str, left_out: str, filled: str, tmp_path: Path) -> None:
+    """Where the files say nothing, and transformers takes more than nothing: plain transformers does so, too."""
+    publish(tmp_path, architecture, **({} if architecture.startswith("gpt") else {"num_key_value_heads": 2}))
+    said = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({key: said[key] for key in said if key != left_out}))
+    found = find(str(tmp_path))
+    adopt(found, {})
+    line = filled_in(found)
+    assert line.startswith(f"{found.name} leaves open, and transformers fills in: " if filled else "")
+    assert filled in line
+    assert bool(filled) == bool(line)
 
 
 def test_an_adapter_leads_to_no_other_model(tmp_path: Path) -> None:
