@@ -109,7 +109,7 @@ class Counts:
 def weight_of(ratio: float, members: int = 4) -> float:
     """Of a member without a history, whose norm is `ratio` times the others': its weight over an equal share."""
     claims = [Contributor(f"p{index}", 1, 1, bytes([index]) * 32) for index in range(members)]
-    layer = LayerNorms((1.0,) * (members - 1) + (ratio,), (None,) * members, None)
+    layer = LayerNorms((1.0,) * (members - 1) + (ratio,), (None,) * members, None, 1)
     (row,) = aggregate(AggregationRules(), 1, (), claims, (layer,)).weights
     return row[-1] * members / sum(row)
 

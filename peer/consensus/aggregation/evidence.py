@@ -35,6 +35,8 @@ class LayerNorms:
     """Inner product with the last committed mean of this layer."""
     direction: float | None
     """L2 norm of that mean; None if there is none yet."""
+    elements: int
+    """Of the layer."""
 
     @property
     def heading(self) -> float | None:

@@ -232,12 +232,19 @@ def agreements(
 LEAST_OF_NEWCOMERS = 0.05
 """Share of the voters' usual cosine below which a newcomer's contribution is refused: noise has none, work has. Of
 fewer steps than theirs less is asked, by the root: most of what a few steps do is chance."""
+TELLING = 0.3
+"""A usual cosine from which on no honest newcomer is below that share. Late in a run steps are mostly chance: voters'
+cosines come down to 0, and those of honest newcomers, of other data, lie on both sides of it."""
+AGAINST = 0.1
+"""There only a cosine is refused that is as far below 0 as the usual one is above it, or as this."""
+CHANCE = 4.0
+"""Standard deviations of the cosine of noise, which is 1/√elements: within so many a contribution is no work."""
 
 
 def untrained(
     claims: Sequence[Contributor], voters: Collection[int], newcomers: Iterable[int], layers: Sequence[LayerNorms]
 ) -> tuple[LayerFinding, ...]:
-    """Newcomers whose contributions do not point where training leads, as far as those of voters do."""
+    """Newcomers whose contributions are noise, or do not point where training leads as far as those of voters do."""
     usual = _usual(list(_cosines(voters, layers).values()))
     if usual is None:
         return ()
@@ -248,8 +255,15 @@ def untrained(
             f"cosine {cosine:.3f} with the last mean where the voters have {usual:.3f}: untrained",
         )
         for member, cosine in _cosines(newcomers, layers).items()
-        if cosine < LEAST_OF_NEWCOMERS * usual * min(1.0, sqrt(claims[member].steps / max(1, steps)))
+        if abs(cosine) < CHANCE / sqrt(sum(layer.elements for layer in layers if _is_told(member, layer)))
+        or cosine < _least_of_newcomers(usual, claims[member].steps / max(1, steps))
     )  # fmt: skip
+
+
+def _least_of_newcomers(usual: float, share_of_steps: float) -> float:
+    if usual < TELLING:
+        return -max(usual, AGAINST)
+    return LEAST_OF_NEWCOMERS * usual * min(1.0, sqrt(share_of_steps))
 
 
 def _cosines(members: Iterable[int], layers: Sequence[LayerNorms]) -> dict[int, float]:
@@ -274,7 +288,7 @@ def _cosine(member: int, layers: Sequence[LayerNorms]) -> float | None:
     inner, square, direction_square = 0.0, 0.0, 0.0
     for layer in layers:
         norm, dot, direction = layer.norms[member], layer.dots[member], layer.heading
-        if norm is None or dot is None or direction is None or not isfinite(norm) or not isfinite(dot):
+        if not _is_told(member, layer) or norm is None or dot is None or direction is None:
             continue
         inner += dot
         square += norm * norm
@@ -283,6 +297,12 @@ def _cosine(member: int, layers: Sequence[LayerNorms]) -> float | None:
     if not isfinite(inner) or not 0 < reach < float("inf"):
         return None
     return min(1.0, max(-1.0, inner / reach))
+
+
+def _is_told(member: int, layer: LayerNorms) -> bool:
+    """Whether this layer's norm, inner product and last mean are known."""
+    norm, dot = layer.norms[member], layer.dots[member]
+    return norm is not None and dot is not None and layer.heading is not None and isfinite(norm) and isfinite(dot)
 
 
 def integer_weights(shares: Sequence[int], factors: Sequence[int] = ()) -> tuple[int, ...]:

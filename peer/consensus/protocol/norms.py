@@ -221,6 +221,9 @@ def _layers(rules: Rules, head: ChainHead, members: tuple[ContributionHeader, ..
     say; if there is one, a missing inner product counts as 0."""
     believed, fragment = trusted(head), rules.fragment(head.round)
     tables = [declared(fragment, header) if header.root else None for header in members]
+    sizes = [0] * len(fragment.layers)
+    for part, row in zip(fragment.parts, fragment.rows, strict=True):
+        sizes[row] += part.size
     found = []
     for row in range(len(fragment.layers)):
         said = [None if table is None else table[row] for table in tables]
@@ -235,6 +238,7 @@ def _layers(rules: Rules, head: ChainHead, members: tuple[ContributionHeader, ..
                 tuple(None if item is None else _root(item[0]) for item in said),
                 tuple(None if item is None or direction is None else item[1] for item in said),
                 direction,
+                sizes[row],
             )
         )
     return found

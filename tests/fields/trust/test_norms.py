@@ -54,7 +54,7 @@ class Run:
         norms = [
             tuple(given[name].sizes[layer] * sqrt(given[name].steps) for name in names) for layer in range(self.layers)
         ]
-        layers = [LayerNorms(row, (None,) * len(names), None) for row in norms]
+        layers = [LayerNorms(row, (None,) * len(names), None, 1) for row in norms]
         found = aggregate(RULES, self.round, self.records, claims, layers, trusted=self.voters)
         self.records = found.records
         parts = [

@@ -10,6 +10,8 @@ from peer.consensus.aggregation.peer_history import NormStats, PeerHistory
 
 Figures = Sequence[float | None]
 """By members."""
+ELEMENTS = 1_000_000
+"""Of each layer."""
 
 
 def claims(
@@ -32,13 +34,13 @@ def name(index: int) -> str:
 
 def norms(*layers: Figures) -> tuple[LayerNorms, ...]:
     """Layers without a last mean."""
-    return tuple(LayerNorms(tuple(layer), (None,) * len(layer), None) for layer in layers)
+    return tuple(LayerNorms(tuple(layer), (None,) * len(layer), None, ELEMENTS) for layer in layers)
 
 
 def pointing(sizes: Figures, cosines: Sequence[float], direction: float = 1.0) -> LayerNorms:
     """A layer with a last mean, and the cosines with it."""
     dots = [None if size is None else size * direction * cosine for size, cosine in zip(sizes, cosines, strict=True)]
-    return LayerNorms(tuple(sizes), tuple(dots), direction)
+    return LayerNorms(tuple(sizes), tuple(dots), direction, ELEMENTS)
 
 
 def history(

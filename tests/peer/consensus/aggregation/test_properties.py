@@ -17,7 +17,7 @@ from peer.consensus.aggregation.aggregate import AggregationResult, aggregate
 from peer.consensus.aggregation.evidence import MEAN_ONLY, WEIGHT_ONE, AggregationRules, Contributor, LayerNorms
 from peer.consensus.aggregation.peer_history import NormStats, PeerHistory
 from peer.consensus.aggregation.weights import integer_weights
-from tests.peer.consensus.aggregation.build import claims, history, name, norms
+from tests.peer.consensus.aggregation.build import ELEMENTS, claims, history, name, norms
 
 FIXED = settings(derandomize=True, deadline=None, max_examples=50)
 REDUCERS = ("mean", "edit", "agreement", "centered-clip")
@@ -48,7 +48,7 @@ def rounds(draw: st.DrawFn, figures: st.SearchStrategy[Any] = SIZES) -> tuple[An
         steps=draw(st.lists(st.integers(1, 500), min_size=count, max_size=count)),
     )  # fmt: skip
     column = st.tuples(*[figures] * count)
-    layers = tuple(LayerNorms(draw(column), draw(column), draw(figures)) for _ in range(depth))
+    layers = tuple(LayerNorms(draw(column), draw(column), draw(figures), ELEMENTS) for _ in range(depth))
     return records, members, layers
 
 
@@ -103,7 +103,7 @@ def test_the_order_of_members_does_not_matter(reducer: str, case: tuple[Any, ...
         return tuple(column[index] for index in order)
 
     one = aggregate(standards, 5, records, members, layers)
-    shuffled = [LayerNorms(moved(layer.norms), moved(layer.dots), layer.direction) for layer in layers]
+    shuffled = [LayerNorms(moved(layer.norms), moved(layer.dots), layer.direction, ELEMENTS) for layer in layers]
     other = aggregate(standards, 5, records[::-1], moved(members), shuffled)
     # The bound of the mean adds floats up, so a scale may differ in its last bit; all peers have one order.
     assert other.weights == tuple(moved(row) for row in one.weights)
@@ -129,7 +129,7 @@ def times(factor: float, case: tuple[Any, ...]) -> tuple[Any, ...]:
         tuple(
             LayerNorms(
                 tuple(factor * size for size in layer.norms), tuple(factor * factor * dot for dot in layer.dots),
-                factor * layer.direction,
+                factor * layer.direction, ELEMENTS,
             )
             for layer in layers
         ),
@@ -163,7 +163,7 @@ def test_the_unit_of_the_norms_does_not_matter(reducer: str, case: tuple[Any, ..
 def test_equal_norms_equal_the_mean(reducer: str, shares: list[int], size: float, cosine: float, steps: int) -> None:
     """To the integer."""
     members = claims(len(shares), shares=shares, steps=[steps] * len(shares))
-    layer = LayerNorms((size,) * len(shares), (size * cosine,) * len(shares), 1.0)
+    layer = LayerNorms((size,) * len(shares), (size * cosine,) * len(shares), 1.0, ELEMENTS)
     found = aggregate(replace(EDIT, rule=reducer), 1, (), members, (layer,))
     assert found.weights == aggregate(MEAN_ONLY, 1, (), members, (layer,)).weights == (integer_weights(shares),)
     assert (found.scales, found.pulls, found.findings) == ((WEIGHT_ONE,), (0,), ())
@@ -218,6 +218,7 @@ def test_the_clip_holds_for_real_vectors(
         tuple(float(np.linalg.norm(vector)) for vector in vectors),
         tuple(float(vector @ last) for vector in vectors),
         float(np.linalg.norm(last)),
+        last.size,
     )
     new = tuple(PeerHistory(name(index), 0, (NormStats(1.0, 0.0, 1, 0),), b"") for index in range(count))
     known = (

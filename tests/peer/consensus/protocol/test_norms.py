@@ -228,8 +228,8 @@ def test_norms_of_a_layer_are_those_that_are_declared(judged: Judged) -> None:
         saying("p0", (9, 1, 25), (25, 0, 0)), saying("p1", (16, 2, 24), (4, 0, 0)), saying("p2", (9, 4, 36), (0, 0, 0)),
     )  # fmt: skip
     _, (zero, one) = judged(WIDE, members)
-    assert zero == LayerNorms((3.0, 4.0, 3.0), (1.0, 2.0, 4.0), 5.0)
-    assert one == LayerNorms((5.0, 2.0, 0.0), (None,) * 3, None), "nobody has a last mean of it"
+    assert zero == LayerNorms((3.0, 4.0, 3.0), (1.0, 2.0, 4.0), 5.0, 8)
+    assert one == LayerNorms((5.0, 2.0, 0.0), (None,) * 3, None, 8), "nobody has a last mean of it"
 
 
 def test_one_voter_cannot_move_the_norm_of_the_last_mean(judged: Judged) -> None:
@@ -245,7 +245,7 @@ def test_who_says_nothing_of_a_layer_has_no_norm(judged: Judged) -> None:
     """Who gives nothing; its inner product is none, while another that leaves it out has 0."""
     members = (saying("p0", (1, 3, 4), (1, 0, 0)), header("p1", root=b""), saying("p2", (4, 0, 0), (1, 0, 0)))
     _, (zero, _) = judged(WIDE, members)
-    assert zero == LayerNorms((1.0, None, 2.0), (3.0, None, 0.0), 2.0)
+    assert zero == LayerNorms((1.0, None, 2.0), (3.0, None, 0.0), 2.0, 8)
 
 
 def test_what_is_not_a_number_stays_none(judged: Judged) -> None:
