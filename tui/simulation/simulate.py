@@ -96,6 +96,8 @@ def describe(figures: Summary, events: Path | None) -> str:
     bounds_s = f"{figures.low_round_s:.1f} to {figures.high_round_s:.1f} s"
     rows: list[tuple[str, str]] = [
         ("peers", f"{figures.peers} in one group, message by message"),
+        *(("a cluster", " > ".join(homes)) for homes in figures.clusters),
+        *([("no room", f"{', '.join(figures.idle)}: hold no model, and are in no cluster")] if figures.idle else []),
         ("rounds", f"{figures.rounds} in {seconds(figures.seconds)}, {figures.rounds_per_hour:.1f} per hour"),
         ("a round", f"{figures.median_round_s:.1f} s ({bounds_s} nine in ten), {figures.members:.1f} members"),
         ("training", f"{figures.tokens_per_s:,.0f} tokens/s; a peer waits {figures.exposed_share:.1%} of its time"),

@@ -40,7 +40,8 @@ def simulate(asked: ScenarioOptions, *, sink: Sink | None = None) -> Summary:
     setting = asked.setting()
     group = Group(setting, sink=sink)
     group.run()
-    return figures_of(group.tally, len(setting.machines), setting.spec.round.fragments, group.network.messages)
+    figures = figures_of(group.tally, len(setting.machines), setting.spec.round.fragments, group.network.messages)
+    return dataclasses.replace(figures, clusters=tuple(setting.clusters.values()), idle=setting.idle)
 
 
 class Group:
@@ -68,7 +69,7 @@ class Group:
         self.network = self._links()
         for place in range(len(names)):
             self._enter(place)
-        for change in changes_of(setting.churn, len(names), setting.seed, self.longest_s):
+        for change in changes_of(setting.churn, len(names), setting.seed, self.longest_s, setting.clusters):
             self.scheduler.call_at(change.at_s, self.change, change)
 
     # ---- what peers share ----

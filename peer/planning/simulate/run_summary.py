@@ -102,6 +102,10 @@ class Summary:
     """The mean bytes that one peer sends in a round."""
     messages: int
     """The total of all peers in all rounds."""
+    clusters: tuple[tuple[str, ...], ...] = ()
+    """The homes of each peer that is a cluster, in the order of the stages."""
+    idle: tuple[str, ...] = ()
+    """The homes that hold no model and are in no cluster."""
 
     def plain(self) -> dict[str, Any]:
         return {name: round(value, 6) if isinstance(value, float) else value for name, value in vars(self).items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import heapq
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -15,6 +15,7 @@ from peer.consensus.protocol.layout import Part, cut
 from peer.planning.placement.pairwise_network import Regions, preset
 from peer.planning.plan.model_shape import ModelShape
 from peer.planning.plan.peer_set import HOME_FLOPS, Machine, PeerSpecs
+from peer.planning.simulate.home_members import Members, members_of
 from peer.schema.spec import RunSpec
 
 ATTACKS = ("times_100", "nan", "zeros", "replay")
@@ -93,6 +94,10 @@ class Scenario:
     churn: Churn
     part_elements: int = 0
     """The largest size of a part; 0: as in the spec."""
+    clusters: Mapping[int, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    """By the number of the founder: the homes of those that are clusters."""
+    idle: tuple[str, ...] = ()
+    """The homes that could train nothing."""
 
     @property
     def step_tokens(self) -> int:
@@ -139,18 +144,22 @@ class ScenarioOptions:
 
     def setting(self) -> Scenario:
         """The scenario. Raises BadInput for impossible options."""
-        peers = len(self.declared.machines) if self.declared else self.peers
-        if len(self.attackers) > peers:
-            raise BadInput(f"--attackers names {len(self.attackers)}, and there are {peers} peers")
-        machines = self._machines()
-        regions, places = self._regions(len(machines))
+        members = self._members()
+        if len(self.attackers) > len(members.machines):
+            raise BadInput(f"--attackers names {len(self.attackers)}, and there are {len(members.machines)} peers")
+        machines = self._profiles(members.machines)
+        regions, places = self._regions(members.machines)
         return Scenario(
             spec=self.spec, layer_sizes=self.shape.layers, machines=machines, rounds=self.rounds, seed=self.seed,
-            regions=regions, places=places, churn=self.churn,
+            regions=regions, places=places, churn=self.churn, clusters=members.clusters, idle=members.idle,
         )  # fmt: skip
 
-    def _machines(self) -> tuple[PeerProfile, ...]:
-        declared: Sequence[Machine] = self.declared.machines if self.declared else [self._home()] * self.peers
+    def _members(self) -> Members:
+        if self.declared is None:
+            return Members(machines=(self._home(),) * self.peers, clusters={}, idle=())
+        return members_of(self.spec, self.shape, self.declared)
+
+    def _profiles(self, declared: Sequence[Machine]) -> tuple[PeerProfile, ...]:
         dice = Random(f"{self.seed} machines")
         machines = [self._simulated(machine, dice) for machine in declared]
         for number, attack in enumerate(self.attackers):
@@ -176,14 +185,14 @@ class ScenarioOptions:
             skew_s=dice.uniform(-self.skew_s, self.skew_s),
         )  # fmt: skip
 
-    def _regions(self, peers: int) -> tuple[Regions | None, tuple[int, ...]]:
+    def _regions(self, machines: tuple[Machine, ...]) -> tuple[Regions | None, tuple[int, ...]]:
         """The network between peers by places, and the place of each peer."""
         if self.preset:
             regions = preset(self.preset)
-            return regions, tuple(regions.spread(peers).tolist())
+            return regions, tuple(regions.spread(len(machines)).tolist())
         if self.declared is None:
             return None, ()
-        regions, places = self.declared.regions()
+        regions, places = dataclasses.replace(self.declared, machines=machines).regions()
         return regions, tuple(places.tolist())
 
 
@@ -204,8 +213,12 @@ HOUR_S = 3600.0
 WHAT = ("crash", "return", "leave", "join", "pause", "resume")
 
 
-def changes_of(churn: Churn, founders: int, seed: int, until_s: float) -> tuple[ChurnEvent, ...]:
-    """All events before `until_s`, in order. Each peer has its own random numbers."""
+def changes_of(
+    churn: Churn, founders: int, seed: int, until_s: float, clusters: Mapping[int, Sequence[str]] | None = None
+) -> tuple[ChurnEvent, ...]:
+    """All events before `until_s`, in order. Each peer has its own random numbers. Of the `clusters`, by founder, any
+    home may crash or leave, and then none trains. Who joins has the machine of a founder, in turn.
+    """
     if churn.schedule:
         return churn.schedule
     found: list[tuple[float, int, str]] = []
@@ -214,7 +227,9 @@ def changes_of(churn: Churn, founders: int, seed: int, until_s: float) -> tuple[
     lives = [(0.0, peer) for peer in range(founders)]
     lives += [(at, founders + number) for number, at in enumerate(joins)]
     for began_s, peer in lives:
-        found += _life(churn, peer, began_s, Random(f"{seed} churn {peer}"), until_s)
+        homes = len(clusters[peer % founders]) if clusters and peer % founders in clusters else 1
+        each = dataclasses.replace(churn, crashes=homes * churn.crashes, leaves=homes * churn.leaves)
+        found += _life(each, peer, began_s, Random(f"{seed} churn {peer}"), until_s)
     heapq.heapify(found)
     return tuple(ChurnEvent(at_s=at, peer=peer, what=what) for at, peer, what in sorted(found))
 
