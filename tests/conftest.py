@@ -98,7 +98,7 @@ def pytest_collection_finish() -> None:
 def pytest_sessionfinish() -> None:
     """The warm parent ends before the worker does. What loads modules from now on may look for who refers to what."""
     gc.unfreeze()
-    warm.Popen.parent.close()
+    warm.close()
 
 
 def pytest_unconfigure() -> None:

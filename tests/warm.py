@@ -72,6 +72,10 @@ LOADED = (
     "tui.commands.join", "uvloop",
 )  # fmt: skip
 """What a warm parent imports."""
+BARE = ("peer.training.data.chat.template_child",)
+"""Modules that limit the address space of their process, which torch would fill: forked from a parent of their own."""
+BARE_LOADED = ("huggingface_hub.constants", "numpy", "transformers.utils.chat_template_utils")
+"""What that one imports."""
 PYTHON = sys.executable
 """Some tests put another program there."""
 READ_AT_START = ("COVERAGE", "CUDA", "HF_", "HIVEMIND", "LANG", "LC_", "LD_", "OMP_", "PYTHON", "TORCH", "TRANSFORMERS")
@@ -95,10 +99,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class WarmParent:
-    """The asking end: a warm parent of this process, started on first use unless `asked` leads to one that is there."""
+    """The asking end: a warm parent of this process, started on first use unless `asked` leads to one that is there.
+    It imports what is `loaded`."""
 
-    def __init__(self, asked: socket.socket | None = None) -> None:
-        self._asked, self._turn = asked, threading.Lock()
+    def __init__(self, asked: socket.socket | None = None, loaded: Sequence[str] = LOADED) -> None:
+        self._asked, self._loaded, self._turn = asked, loaded, threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._stays: ThreadPoolExecutor | None = None
 
@@ -130,8 +135,9 @@ class WarmParent:
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         room = "-" * COMMAND_BYTES
         start = partial(
-            _cold_popen, [PYTHON, "-m", "tests.warm", str(theirs.fileno()), room], stdin=subprocess.DEVNULL,
-            pass_fds=(theirs.fileno(),), env=os.environ | {"PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"},
+            _cold_popen, [PYTHON, "-m", "tests.warm", str(theirs.fileno()), ",".join(self._loaded), room],
+            stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),),
+            env=os.environ | {"PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
         # It ends with the thread that starts it: this one stays, whichever thread asks first.
         self._stays = self._stays or ThreadPoolExecutor(max_workers=1, thread_name_prefix="warm")
@@ -148,6 +154,8 @@ class Popen(subprocess.Popen[Any]):
     """`subprocess.Popen`, warm where that can be."""
 
     parent: ClassVar[WarmParent] = WarmParent()
+    bare_parent: ClassVar[WarmParent | None] = WarmParent(loaded=BARE_LOADED)
+    """Of `BARE`; None in what was forked: it starts one of those at most."""
     cold: ClassVar[bool] = False
     """Start everything as always."""
 
@@ -173,8 +181,10 @@ class Popen(subprocess.Popen[Any]):
             "argv": list(map(str, command)), "env": environment, "cwd": str(cwd or os.getcwd()),
             "adopter": os.getpid(), "session": start_new_session, "files": [0, 1, 2, *pass_fds], "network": network,
         }  # fmt: skip
+        parent = self.bare_parent if command[2] in BARE else self.parent
+        assert parent is not None
         try:
-            self.pid = self.parent.start(request, [*files, *pass_fds])
+            self.pid = parent.start(request, [*files, *pass_fds])
             self._child_created = True
         finally:
             self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)  # type: ignore[attr-defined]
@@ -191,6 +201,13 @@ def loaded_in(environment: Mapping[str, str]) -> Iterator[None]:
     finally:
         Popen.parent.close()
         Popen.parent = usual
+
+
+def close() -> None:
+    """No warm parent of this process is left."""
+    for parent in (Popen.parent, Popen.bare_parent):
+        if parent is not None:
+            parent.close()
 
 
 def install() -> None:
@@ -212,7 +229,8 @@ def _split(args: Any) -> tuple[str, Any]:
 
 def _is_ours(args: Any) -> bool:
     is_list = isinstance(args, (list, tuple)) and len(args) > 2
-    return is_list and args[0] == PYTHON and args[1] == "-m" and args[2] in MODULES
+    modules = MODULES if Popen.bare_parent is None else (*MODULES, *BARE)
+    return is_list and args[0] == PYTHON and args[1] == "-m" and args[2] in modules
 
 
 def _is_usual(environment: Mapping[str, str]) -> bool:
@@ -239,7 +257,7 @@ def main() -> None:
     """Load everything, then fork whenever asked."""
     asked = socket.socket(fileno=int(sys.argv[1]))
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    for name in LOADED:
+    for name in sys.argv[2].split(","):
         importlib.import_module(name)
     # A thread would not be in the forks, and what it holds would be held for ever.
     assert len(os.listdir("/proc/self/task")) == 1, f"a warm parent has threads: {threading.enumerate()}"
@@ -293,6 +311,7 @@ def become(request: dict[str, Any], files: list[int], asked: socket.socket) -> N
     if module in STARTING:
         mine = _fork_parent(moved)
         keep, Popen.parent = mine.fileno(), WarmParent(mine)
+    Popen.bare_parent = None
     for file in range(3, HIGH_FD):
         if file != keep:
             with suppress(OSError):

@@ -21,6 +21,11 @@ RESTING = ("min_step_s=0.2",)
 """And peers that leave the processor to others for most of a step: a round of `LIGHT` lasts two seconds."""
 
 
+def set_words(settings: Sequence[str]) -> list[str]:
+    """Of a command line that says them."""
+    return [word for setting in settings for word in ("--set", setting)]
+
+
 class Homefires:
     """One `homefires` command and all it starts. Everything it keeps lies below `directory`.
 

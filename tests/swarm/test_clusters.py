@@ -75,8 +75,8 @@ def test_a_cluster_a_whole_peer_and_two_ranks_in_one_run(swarm: StartSwarm) -> N
     lead, which comes back. The others' rounds go on, and nothing that was committed is lost."""
     sets = (*LIGHT, *CUT, "data.eval_every=1000")
     run = swarm(
-        peers=5, real=True, sets=sets, settings=RESTING, own={LEAD: ("stages=2",), TWO: ("devices=cpu,cpu",)},
-        works_for={WORKER: LEAD, SPARE: LEAD},
+        peers=5, real=True, sets=sets, settings=("min_step_s=0.4",),
+        own={LEAD: ("stages=2",), TWO: ("devices=cpu,cpu",)}, works_for={WORKER: LEAD, SPARE: LEAD},
     )  # fmt: skip
     run.until_round(3)
     run.assert_agreement()
@@ -166,7 +166,7 @@ def struck(run: RealSwarm, victim: int) -> None:
     """It is killed, and the others' rounds go on."""
     before = run.committed(WHOLE)[-1].round
     run.kill(victim)
-    run.until(lambda: run.committed(WHOLE)[-1].round >= before + 3, "the others do not go on")
+    run.until(lambda: run.committed(WHOLE)[-1].round >= before + 2, "the others do not go on")
 
 
 def takes_part(run: RealSwarm, since: float, peer: int = LEAD) -> None:

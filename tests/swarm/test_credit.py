@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from peer.testing.child_process import HANG_S
-from tests.swarm.conftest import Homefires
+from tests.swarm.conftest import LIGHT, Homefires, set_words
 
 pytestmark = pytest.mark.swarm
 ROUNDS = 4
@@ -28,7 +28,7 @@ def test_status_and_credit_say_the_same(homefires: Callable[..., Homefires], tmp
     """Of every peer, in the folder of each; and both peers' chains say the same."""
     directory = tmp_path / "d"
     words = ["--peers", "2", "--rounds", str(ROUNDS), "--dir", str(directory), "--ui", "none"]
-    assert homefires("demo", "--spec", "micro", *words).finish() == 0
+    assert homefires("demo", "--spec", "micro", *words, *set_words(LIGHT)).finish() == 0
     credits = [ask("credit", str(directory / name)) for name in ("peer-1", "peer-2")]
     assert credits[0]["peers"] == credits[1]["peers"]
     assert (credits[0]["first_round"], credits[0]["checked_from"], credits[0]["last_round"]) == (1, 1, ROUNDS)

@@ -18,7 +18,7 @@ from peer.node.control.client import ControlClient
 from peer.schema.events import EventLine, InnerProgressed, PeerStateChanged, PhaseEntered, RoundAborted, RoundCommitted
 from peer.testing.child_process import BUSY, HANG_S, assert_no_orphans
 from peer.testing.process_swarm import LOOPBACK, RealSwarm
-from tests.swarm.conftest import LIGHT
+from tests.swarm.conftest import LIGHT, set_words
 from tests.swarm.test_join import SLOWLY
 from tests.tui.terminals import ESCAPE, Terminal
 from tui.folders import is_at_work
@@ -32,12 +32,12 @@ NOISE_S = 0.5 * BUSY
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealSwarm]:
-    """Three peers; training takes longer than the coordinator waits for peers that are not ready.
+    """Two peers; training takes longer than the coordinator waits for peers that are not ready.
 
     Every test leaves them as it found them.
     """
     folder, settings = tmp_path_factory.mktemp("run"), ("min_step_s=0.36",)
-    with closing(RealSwarm(folder, 3, sets=(*LIGHT, f"round.gather_s={GATHER_S}"), settings=settings)) as run:
+    with closing(RealSwarm(folder, 2, sets=(*LIGHT, f"round.gather_s={GATHER_S}"), settings=settings)) as run:
         run.until_round(3)
         yield run
 
@@ -89,7 +89,7 @@ def test_a_paused_peer_gives_what_it_made_and_holds_nobody_up(run: RealSwarm) ->
         assert me in told.group, "it votes"
         assert told.weights[me] == 0
         assert [penalty["code"] for penalty in told.penalties if penalty["about"] != me] == []
-        assert told.tokens == 2 * full // 3, "nobody was hurried"
+        assert told.tokens == full // 2, "nobody was hurried"
         assert commits(run, 0)[round].exposed_s < NOISE_S
     before_s, during_s = (
         [commits(run, 1)[round].round_s for round in rounds] for rounds in (range(2, at + 1), range(at + 2, at + 5))
@@ -112,7 +112,7 @@ def test_a_finished_round_is_whole_and_then_it_pauses(run: RealSwarm) -> None:
     run.wait_for(0, is_state("PAUSED", asked_t))
     run.until_round(at + 2)
     assert commits(run, 1)[at + 1].tokens == commits(run, 1)[at].tokens
-    assert commits(run, 1)[at + 2].tokens == 2 * commits(run, 1)[at].tokens // 3
+    assert commits(run, 1)[at + 2].tokens == commits(run, 1)[at].tokens // 2
     assert ControlClient(run.directory_of(0)).request("resume").ok
     run.until_round(newest(run) + 2)
 
@@ -178,7 +178,7 @@ def test_a_peer_that_joined_on_a_terminal_stays_when_the_dashboard_goes(
 
 def test_a_demo_into_a_pipe_has_no_escape_byte(tmp_path: Path) -> None:
     """Also with TERM=dumb, and with nothing at all for stdin."""
-    command = f"{sys.executable} -m tui demo --rounds 2 --spec micro --peers 1 <&- | cat"
+    command = f"{sys.executable} -m tui demo --rounds 2 --spec micro --peers 1 {' '.join(set_words(LIGHT))} <&- | cat"
     environment = os.environ | {"TERM": "dumb", "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)}
     done = subprocess.run(command, shell=True, env=environment, capture_output=True, timeout=HANG_S, check=False)
     assert ESCAPE not in done.stdout + done.stderr

@@ -30,7 +30,7 @@ from peer.schema.spec_fields import RoundTable
 from peer.testing.child_process import BUSY, assert_no_orphans
 from peer.testing.process_swarm import RealSwarm
 from peer.testing.pytest_plugin import StartSwarm
-from tests.swarm.conftest import LIGHT, RESTING, Homefires
+from tests.swarm.conftest import LIGHT, RESTING, Homefires, set_words
 from tests.talks import mixed_sets
 from tui.commands.consent import introduce
 
@@ -42,9 +42,9 @@ LOOPBACK = ("--listen", "/ip4/127.0.0.1/tcp/0")
 QUICK = (
     *LIGHT, "round.max_train_s=20", "round.gather_s=4", "round.exchange_s=4", "round.ack_s=2",
 )  # fmt: skip
-SLOWLY = [word for setting in (*RESTING, "compile=no") for word in ("--set", setting)]
+SLOWLY = set_words((*RESTING, "compile=no"))
 """Nor is an endless run worth compiling here."""
-ENDLESS = [word for item in ("run.rounds=0", "inner.schedule_rounds=50", *QUICK) for word in ("--set", item)]
+ENDLESS = set_words(("run.rounds=0", "inner.schedule_rounds=50", *QUICK))
 
 
 class Run:

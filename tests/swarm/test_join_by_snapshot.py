@@ -13,7 +13,7 @@ from peer.testing.process_swarm import RealSwarm
 
 pytestmark = pytest.mark.swarm
 
-SNAPSHOT_ROUNDS, KEEP_ROUNDS = 6, 3
+SNAPSHOT_ROUNDS, KEEP_ROUNDS = 4, 2
 SETS = (
     f"round.snapshot_rounds={SNAPSHOT_ROUNDS}", f"round.keep_rounds={KEEP_ROUNDS}", "round.steps=4",
     "round.sync_rounds=0", "round.ramp_rounds=0",
@@ -22,7 +22,7 @@ SETS = (
     "model.config={hidden_size=128, intermediate_size=320, num_hidden_layers=2, num_attention_heads=2, "
     "tie_word_embeddings=true}",
 )  # fmt: skip
-SETTINGS = ("chain_mb=0", "newcomers_mbps=4", "min_step_s=0.25")
+SETTINGS = ("chain_mb=0", "newcomers_mbps=4", "min_step_s=0.4")
 """Nothing is kept longer than it must be, and 3 MB take some seconds."""
 LIAR, VICTIM = 1, 2
 

@@ -14,15 +14,14 @@ import pytest
 from dht.errors import NotAdmitted
 from peer.schema.events import CheckpointWritten, EventLine, InviteIssued
 from peer.testing.child_process import HANG_S, assert_no_orphans
-from tests.swarm.conftest import Homefires
+from tests.swarm.conftest import Homefires, set_words
 from tests.swarm.test_join import ENDLESS, LOOPBACK, SLOWLY, committed
 
 pytestmark = pytest.mark.swarm
 
-SETS = (
-    *ENDLESS, "--set", "round.keep_rounds=2", "--set", "round.snapshot_rounds=2",
-    "--set", "run.founders=1",
-)  # fmt: skip
+SETS = (*ENDLESS, *set_words(("round.keep_rounds=2", "round.snapshot_rounds=2", "run.founders=1")))
+AT_REST = set_words(("min_step_s=0.5",))
+"""Two rounds last somewhat less than the time after which whoever keeps checkpoints looks for the next one."""
 
 
 def homefires_says(*words: str) -> str:
@@ -40,7 +39,7 @@ def test_an_organiser_keeps_checkpoints_and_exports_one(homefires: Callable[...,
     node = homefires("bootstrap", "micro", *words, *SETS, directory=tmp_path / "b-out")
     issued = node.wait_for(lambda line: isinstance(line.event, InviteIssued))
     assert isinstance(issued.event, InviteIssued)
-    words = ["--dir", str(tmp_path / "p"), "--name", "p", *LOOPBACK, "--ui", "json", "--yes", *SLOWLY]
+    words = ["--dir", str(tmp_path / "p"), "--name", "p", *LOOPBACK, "--ui", "json", "--yes", *SLOWLY, *AT_REST]
     peer = homefires("join", issued.event.invite, *words, directory=tmp_path / "p-out")
 
     watcher = homefires("watch", str(tmp_path / "b"), "--ui", "json", directory=tmp_path / "w")

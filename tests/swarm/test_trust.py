@@ -25,13 +25,15 @@ pytestmark = pytest.mark.swarm
 
 QUICK = (*LIGHT, "round.max_train_s=20", "round.gather_s=4", "round.exchange_s=4", "round.ack_s=2")
 INVITED = "admission.policy='invited'"
+HURRY = {"peer.network.link.gatekeeper.HEAR_S": 2.0}
 
 
 @pytest.fixture(scope="module")
 def invited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealSwarm]:
-    """Three peers whose admissions last half a minute. Every test leaves them in the group."""
-    folder, organiser = tmp_path_factory.mktemp("run"), ("--members-for", "0.5m")
-    with closing(RealSwarm(folder, 3, sets=(*QUICK, INVITED), settings=RESTING, organiser=organiser)) as run:
+    """Three peers whose admissions last 24 seconds. Every test leaves them in the group."""
+    folder, words = tmp_path_factory.mktemp("run"), ("--members-for", "0.4m")
+    sets = (*QUICK, INVITED)
+    with closing(RealSwarm(folder, 3, sets=sets, settings=RESTING, organiser=words, hurry=HURRY)) as run:
         run.until_round(2)
         yield run
 
@@ -82,7 +84,7 @@ def test_an_invited_run_takes_whom_its_organiser_admits_and_a_peer_in_quarantine
 def test_an_admission_is_renewed_while_its_peer_runs_and_ends_where_the_organiser_does_not_renew_it(
     invited: RealSwarm,
 ) -> None:
-    """Half a minute each. Nobody notices a renewal; who gets none hears why, takes part until its admission ends, and
+    """24 seconds each. Nobody notices a renewal; who gets none hears why, takes part until its admission ends, and
     then stops with the reason. The others go on."""
     run, guest = invited, invited.join()
     run.until(lambda: guest in run.committed(0)[-1].group, "the newcomer is in no group")
@@ -104,8 +106,8 @@ def test_an_admission_is_renewed_while_its_peer_runs_and_ends_where_the_organise
     assert "no longer: the project is over for guests" in stopped.why
     assert admission_ends(run, guest) < time.time() + 1
     last = newest(run, 0)
-    run.until_round(last + 4, by=(0, 1, 2))
-    assert run.group(last + 4) == {0, 1, 2}
+    run.until_round(last + 2, by=(0, 1, 2))
+    assert run.group(last + 2) == {0, 1, 2}
     run.assert_agreement()
 
 

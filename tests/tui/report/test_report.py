@@ -259,6 +259,7 @@ def test_a_folder_of_peers_is_read_as_one_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(
     ("reporting", "bits", "sent"),
     [
@@ -320,6 +321,7 @@ def test_the_command_says_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFi
     assert out.read_text().startswith("<!DOCTYPE html>")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_lines_of_one_peer_tell_of_rounds_of_all_their_members(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run.jsonl", peers=2, rounds=1)
     run.write_text("".join(line for line in run.read_text().splitlines(keepends=True) if '"peer":"id-1"' in line))

@@ -82,11 +82,11 @@ def codes_in_the_source() -> Iterator[tuple[str, str]]:
         for function in ast.walk(tree):
             if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
-            parameters = {inner.arg for inner in ast.walk(function) if isinstance(inner, ast.arg)}
-            for call in ast.walk(function):
-                code = told(call) if isinstance(call, ast.Call) else None
-                name = ast.unparse(code) if code is not None else ""
-                if code is None or name in parameters or name in ("event.code", "event.state", "event.rule"):
+            codes = [code for call in ast.walk(function) if isinstance(call, ast.Call) and (code := told(call))]
+            parameters = {inner.arg for inner in ast.walk(function) if isinstance(inner, ast.arg)} if codes else set()
+            for code in codes:
+                name = ast.unparse(code)
+                if name in parameters or name in ("event.code", "event.state", "event.rule"):
                     continue  # those of an event have a source of their own
                 where = f"{path.relative_to(ROOT)}:{code.lineno}"
                 texts = {code.value} if isinstance(code, ast.Constant) else known.get(name, set())

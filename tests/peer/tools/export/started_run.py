@@ -11,6 +11,8 @@ from peer.training.model.pretrained import adopt, find
 from tests.peer.tools.export.run_on_disk import small_spec
 
 CONTEXT = 16
+PART_ELEMENTS = 8192
+"""Of a model that takes some hundred files a round in the parts of `small_spec`."""
 
 
 def started_spec(base: Path, corpus: Path, adapter: AdapterTable | None) -> RunSpec:
@@ -19,4 +21,5 @@ def started_spec(base: Path, corpus: Path, adapter: AdapterTable | None) -> RunS
     spec = small_spec(corpus, "llama")
     inner = dataclasses.replace(spec.inner, warmup_steps=0)
     model, start = ModelTable(**told["model"]), StartTable(**told["start"])
-    return dataclasses.replace(spec, model=model, start=start, adapter=adapter, inner=inner)
+    codec = dataclasses.replace(spec.codec, part_elements=PART_ELEMENTS)
+    return dataclasses.replace(spec, model=model, start=start, adapter=adapter, inner=inner, codec=codec)

@@ -96,6 +96,7 @@ def test_a_template_reaches_no_file_and_no_object() -> None:
             assert made.whole(Talk(messages([("user", str(number))]))) == ""
 
 
+@pytest.mark.cold
 def test_the_folder_where_somebody_stands_lends_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("peer", "transformers", "json"):
         (tmp_path / name).mkdir()

@@ -205,7 +205,8 @@ def arrow(compression: str | None = None, **columns: object) -> bytes:
 
 def parquet(**columns: object) -> bytes:
     sink = pyarrow.BufferOutputStream()
-    pyarrow.parquet.write_table(pyarrow.table(columns), sink, compression="zstd")
+    table = pyarrow.table(columns)
+    pyarrow.parquet.write_table(table, sink, compression="zstd", use_dictionary=False, write_statistics=False)
     return bytes(sink.getvalue().to_pybytes())
 
 
