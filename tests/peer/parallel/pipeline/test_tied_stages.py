@@ -35,6 +35,7 @@ from peer.parallel.pipeline.stage_model import (
 from peer.schema import peak_memory
 from peer.schema.spec import RunSpec
 from peer.schema.spec_fields import AdapterTable
+from peer.training.data import document_tokens
 from peer.training.data.open_source import open_source
 from peer.training.data.sampler import ShardSampler
 from peer.training.model import net
@@ -46,12 +47,12 @@ from tests.open_models import publish, run_from
 from tests.peer.parallel.pipeline.stages import Cluster, alone, small_spec
 
 TIED = {"tie_word_embeddings": True}
-STEPS = 4
+STEPS = 2
 
 
 def started(folder: Path, *, tied: bool = True, adapter: AdapterTable | None = None) -> RunSpec:
     """A run of small steps from a model of others."""
-    publish(folder, num_hidden_layers=4, tie_word_embeddings=tied)
+    publish(folder, num_hidden_layers=3, tie_word_embeddings=tied)
     spec, own = run_from(folder, adapter=adapter), small_spec()
     return replace(spec, inner=own.inner, data=own.data, codec=own.codec)
 
@@ -60,7 +61,7 @@ def started(folder: Path, *, tied: bool = True, adapter: AdapterTable | None = N
 def spec(request: pytest.FixtureRequest, tmp_path: Path) -> RunSpec:
     match request.param:
         case "tied":
-            return small_spec(blocks=4, config=TIED)
+            return small_spec(blocks=3, config=TIED)
         case "started":
             return started(tmp_path / "start")
         case "adapter":
@@ -69,6 +70,12 @@ def spec(request: pytest.FixtureRequest, tmp_path: Path) -> RunSpec:
             return started(tmp_path / "start", tied=False, adapter=AdapterTable(rank=4, alpha=8, trains="b"))
         case _:
             return started(tmp_path / "start", adapter=AdapterTable(rank=4, alpha=8, base="bfloat16"))
+
+
+@pytest.fixture(autouse=True)
+def few_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a megabyte of texts is tokenised before the first step else, of which these steps read a thousandth."""
+    monkeypatch.setattr(document_tokens, "AT_ONCE", 1 << 12)
 
 
 @pytest.fixture(autouse=True)
