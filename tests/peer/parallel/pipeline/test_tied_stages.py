@@ -3,7 +3,9 @@ peers do."""
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -35,7 +37,7 @@ from peer.parallel.pipeline.stage_model import (
 from peer.schema import peak_memory
 from peer.schema.spec import RunSpec
 from peer.schema.spec_fields import AdapterTable
-from peer.training.data import document_tokens
+from peer.training.data.documents import library_files, standard_library
 from peer.training.data.open_source import open_source
 from peer.training.data.sampler import ShardSampler
 from peer.training.model import net
@@ -73,9 +75,11 @@ def spec(request: pytest.FixtureRequest, tmp_path: Path) -> RunSpec:
 
 
 @pytest.fixture(autouse=True)
-def few_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half a megabyte of texts is tokenised before the first step else, of which these steps read a thousandth."""
-    monkeypatch.setattr(document_tokens, "AT_ONCE", 1 << 12)
+def small_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One package of the standard library: a published tokenizer takes five seconds for all of it."""
+    for each in (library_files, standard_library):
+        whole_of_it = partial(each, Path(asyncio.__file__).parent)
+        monkeypatch.setattr(f"peer.training.data.open_source.{each.__name__}", whole_of_it)
 
 
 @pytest.fixture(autouse=True)
