@@ -71,9 +71,7 @@ def root_of(peer: str) -> bytes:
 
 def header(peer: str, **changes: Any) -> ContributionHeader:
     """A genuine header of `peer` for HEAD; `changes` come before the signature."""
-    plain = ContributionHeader(
-        peer, HEAD.anchor, root_of(peer), 100, 10, 0, False, ((0, 0, 5),), norms=NORMS
-    )
+    plain = ContributionHeader(peer, HEAD.anchor, root_of(peer), 100, 10, 0, False, ((0, 0, 5),), norms=NORMS)
     if not changes.get("root", b"r"):
         changes = {"norms": b"", **changes}
     return replace(plain, **changes).signed(ModelKeys(peer))
