@@ -18,7 +18,7 @@ from peer.training.train.buffer_versions import StaleVersion
 
 CPU = torch.device("cpu")
 WORDS, WIDTH, BLOCKS = 11, 6, 2
-UPDATES = 3
+UPDATES = 2
 WAIT_S = 60.0
 
 

@@ -33,6 +33,10 @@ SHORTER: dict[str, Callable[[Any, Any], Any]] = {
 LENGTHS = LONGER | SHORTER
 
 
+hints_of = cache(get_type_hints)
+"""It evaluates every annotation anew."""
+
+
 @cache
 def lists_of(kind: type[Message]) -> tuple[Path, ...]:
     """Where lists stand in a message."""
@@ -50,7 +54,7 @@ def _below(hint: Any) -> Iterator[Path]:
         yield ()
     elif is_dataclass(hint):
         names = names_of(hint) if hasattr(hint, "packed") else ()
-        yield from ((name, *path) for name in names for path in _below(get_type_hints(hint)[name]))
+        yield from ((name, *path) for name in names for path in _below(hints_of(hint)[name]))
 
 
 def _held(hint: Any) -> Any:
@@ -79,7 +83,7 @@ class WrongLengths:
             return self._of_length(value, hint, change)
         step, rest = path[0], path[1:]
         if isinstance(step, str) and step != EACH:
-            below = self._changed(getattr(value, step), get_type_hints(type(value))[step], rest, change)
+            below = self._changed(getattr(value, step), hints_of(type(value))[step], rest, change)
             return self._signed(replace(value, **{step: below}), step)
         at, inner = (0, get_args(hint)[0]) if step == EACH else (int(step), get_args(hint)[int(step)])
         value = value or (self._entries(hint) if step == EACH else filler(hint))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -170,8 +169,14 @@ def model_layers(spec: RunSpec) -> tuple[Layer, ...]:
 
 def build_stage(spec: RunSpec, held: range) -> tuple[StageModel, FlatParameters]:
     """The stage with these layers in float32 on the CPU, and its parameters by layer. Raises BadSpec."""
-    layers = model_layers(spec)
-    stage = build_cut(spec, partial(StageModel, held=held, layers=layers))
+    layers: tuple[Layer, ...] = ()
+
+    def cut(whole: nn.Module) -> StageModel:
+        nonlocal layers
+        layers = FlatParameters(whole).layers
+        return StageModel(whole, held, layers)
+
+    stage = build_cut(spec, cut)
     assert isinstance(stage, StageModel)
     stage.copy_tied()
     return stage, FlatParameters.of_span(stage, layers, held)

@@ -115,5 +115,6 @@ def _python_files(root: Path) -> Iterator[str]:
     # Nine of ten files below a usual root lie in folders that are left out: those are never looked into.
     for folder, folders, files in os.walk(root):
         folders[:] = [name for name in folders if name not in LEFT_OUT]
-        where = Path(folder).relative_to(root)
-        yield from ((where / name).as_posix() for name in files if name.endswith(".py"))
+        where = Path(folder).relative_to(root).as_posix()
+        prefix = "" if where == "." else f"{where}/"
+        yield from (f"{prefix}{name}" for name in files if name.endswith(".py"))

@@ -11,7 +11,7 @@ import pytest
 from dht.streams.answer_budget import AHEAD_S, STRANGERS_SHARE, AnswerBudget
 from peer.consensus.protocol.encoding import digest_of
 from peer.consensus.protocol.messages import GetBlocks, GetObjects, Heartbeat, ObjectData, encode
-from peer.consensus.rounds.block_sync import MAX_HEARD
+from peer.consensus.rounds import block_sync
 from peer.consensus.rounds.driver import bytes_a_minute
 from peer.schema.events import AlertRaised, ReportReceived
 from peer.testing.memory_peer import LogicalPeer
@@ -76,9 +76,18 @@ def test_fifty_askers_make_no_round_longer_than_a_tenth_and_a_newcomer_gets_its_
     assert max(flood.given.values()) <= most
 
 
+REMEMBERED = 64
+"""In place of `MAX_HEARD`: the crowd is as much larger than what is remembered."""
+
+
+@pytest.fixture
+def few_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(block_sync, "MAX_HEARD", REMEMBERED)
+
+
 def crowd(stage: Stage, frame: Callable[[LogicalPeer], bytes]) -> None:
     """From now on more names than a peer remembers send this to all, twice a second."""
-    names = [f"s{index:03}" for index in range(MAX_HEARD + 44)]
+    names = [f"s{index:03}" for index in range(REMEMBERED + 11)]
 
     def speak() -> None:
         for peer in stage.world.peers:
@@ -91,6 +100,7 @@ def crowd(stage: Stage, frame: Callable[[LogicalPeer], bytes]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_are_remembered")
 def test_who_is_behind_is_told_though_more_names_ask_than_are_answered() -> None:
     """A question is a hundred bytes. A voter that nobody tells how it goes on is no voter any more."""
     stage = Stage.of(5)
@@ -106,6 +116,7 @@ def test_who_is_behind_is_told_though_more_names_ask_than_are_answered() -> None
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_are_remembered")
 def test_guests_stay_members_though_more_names_are_here_than_are_remembered() -> None:
     stage = Stage.of(4)
     stage.run(stage.from_s)

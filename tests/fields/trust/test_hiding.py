@@ -127,7 +127,7 @@ def test_a_liar_that_is_half_of_those_who_are_left_holds_them_up_until_the_organ
     world.desk.roster = Roster(1, everybody, (LIAR,)).signed(ModelKeys(ORGANISER))
     for peer in stage.honest:
         peer.driver.deliver(RosterHeard(world.now, world.desk.roster))
-    assert stage.run(600.0) > 5
+    assert stage.run(300.0) > 5
     assert not world.apart()
     assert stage.blocks[-1].update.elect == ("p1", "p2", "p3")
 

@@ -115,7 +115,7 @@ def test_who_reduces_a_part_again_is_not_blamed_for_what_a_liar_gave(
 def test_a_proof_shown_to_one_voter_splits_nobody(peers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The liar's own row in its own part is false, and it shows its pledged bytes to just so many voters that no quorum
     is left: whoever is shown something passes it on, and the round goes on in the next ballot."""
-    usual, stage = honest_rounds(peers, 200.0, parts=12), Stage.of(peers, parts=12)
+    usual, stage = honest_rounds(peers, SECONDS, parts=12), Stage.of(peers, parts=12)
     owner_lies("own")(monkeypatch, stage)
     on_propose, cast = acceptor.on_propose, acceptor._cast
 
@@ -137,13 +137,13 @@ def test_a_proof_shown_to_one_voter_splits_nobody(peers: int, monkeypatch: pytes
         acceptor, "_cast", lambda turn, proposal, phase: None if stage.lies(turn.me) else cast(turn, proposal, phase)
     )
     stage.run(stage.from_s)
-    rounds = stage.run(200.0)
+    rounds = stage.run(SECONDS)
     assert stage.told["shown"] > 0  # its own row in its own part is its own contribution: nobody else is misquoted
     assert 1.5 * rounds >= usual
     assert stage.accused() <= {LIAR}
 
 
-@pytest.mark.parametrize("delay_s", [0.5, 1.5, 1.9])
+@pytest.mark.parametrize("delay_s", [*at_night(0.5, 1.5), 1.9])
 def test_a_proof_may_take_longer_than_an_answer(delay_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """A whole part goes up a home's line for longer than `ack_s`: the objection comes at once and holds the vote."""
     stage = Stage.of(5, seed=7, parts=12)

@@ -9,7 +9,10 @@ import pytest
 from peer.consensus.protocol.electorate import majority, quorum
 from tests.fields.trust.model import A, Finding, Law, Lock, Model, State, decided_by, follows
 
-ELECTORATES = [(1, 0), (2, 0), (3, 0), (4, 0), (4, 1), (5, 0), (5, 1), (6, 0), (7, 1), (7, 2)]
+ELECTORATES = [
+    (1, 0), (2, 0), (3, 0), (4, 0), (4, 1), (5, 0), (5, 1), (7, 2),
+    pytest.param(6, 0, marks=pytest.mark.nightly), pytest.param(7, 1, marks=pytest.mark.nightly),
+]  # fmt: skip
 """Voters, and how many of them lie; no more than a quorum bears. Those whom the organiser does not know lie. All that
 a Restart can leave of each is among them, too: those are known, and honest."""
 

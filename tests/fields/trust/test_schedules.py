@@ -11,7 +11,7 @@ from tests.plans import run_one
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("number", by_day(range(len(ATTACKS)), 3))
+@pytest.mark.parametrize("number", by_day(range(len(ATTACKS)), 4))
 def test_no_lie_beside_other_faults_breaks_what_is_promised(number: int) -> None:
     """`python -m tests.benchmarks chaos --liars` runs as many as you like."""
     result = run_one("liars", number)

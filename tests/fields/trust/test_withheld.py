@@ -21,7 +21,9 @@ from tests.night import at_night
 
 pytestmark = pytest.mark.slow
 
-SECONDS = 200.0
+SECONDS = 100.0
+LEARNING_S = 200.0
+"""Where the others take some rounds to learn what the liar is like."""
 
 
 def withholds(patch: pytest.MonkeyPatch, stage: Stage, kinds: tuple[type[Effect], ...], every: int = 1) -> None:
@@ -60,7 +62,7 @@ def test_who_gives_its_means_to_all_but_the_coordinator_holds_up_the_others_for_
     peers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each coordinator remembers that it had to ask the others for them."""
-    usual, stage, perform = honest_rounds(peers, SECONDS), Stage.of(peers), Driver._perform
+    usual, stage, perform = honest_rounds(peers, LEARNING_S), Stage.of(peers), Driver._perform
 
     def withhold(driver: Driver, effect: Effect) -> None:
         if isinstance(effect, SendMean) and stage.lies(driver.state.rules.me):
@@ -71,7 +73,7 @@ def test_who_gives_its_means_to_all_but_the_coordinator_holds_up_the_others_for_
 
     monkeypatch.setattr(Driver, "_perform", withhold)
     stage.run(stage.from_s)
-    rounds = stage.run(SECONDS)
+    rounds = stage.run(LEARNING_S)
     assert stage.told["withheld"] > 0
     assert 1.4 * rounds >= usual
     assert stage.accused() == set()
@@ -116,7 +118,7 @@ def test_a_coordinator_that_starts_hardly_anybody_does_not_count_with_them_alone
     peers: int, friends: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who pledged something and was not asked for it checks no update without it: that ballot is lost."""
-    usual, stage, send = honest_rounds(peers, SECONDS), Stage.of(peers), Driver._send
+    usual, stage, send = honest_rounds(peers, LEARNING_S), Stage.of(peers), Driver._send
 
     def keep(driver: Driver, to: tuple[str, ...], message: Message) -> None:
         if isinstance(message, Start) and stage.lies(driver.state.rules.me):
@@ -126,7 +128,7 @@ def test_a_coordinator_that_starts_hardly_anybody_does_not_count_with_them_alone
 
     monkeypatch.setattr(Driver, "_send", keep)
     stage.run(stage.from_s)
-    rounds = stage.run(SECONDS)
+    rounds = stage.run(LEARNING_S)
     assert stage.told["starts"] > 0
     for block in stage.blocks[-rounds:]:
         givers = {peer.name for peer in stage.world.peers if block.update.contributed(peer.name, 0)}
@@ -151,7 +153,7 @@ def test_a_coordinator_makes_nobody_look_silent_whose_parts_it_has_reduced_again
 
     monkeypatch.setattr(collector, "_given_up", repairs_at_once)
     stage.run(stage.from_s)
-    for _ in range(20):
+    for _ in range(10):
         stage.run(5.0)
         assert not any(timeouts.is_hurried(peer.driver.state, VICTIM) for peer in stage.honest)
     assert stage.told["repairs"] > 0

@@ -32,7 +32,7 @@ SECONDS = 100.0
 # ---- who leads ----
 
 
-@pytest.mark.parametrize("seed", [5, *at_night(6, 9)])
+@pytest.mark.parametrize("seed", [9, *at_night(5, 6)])
 def test_a_hasty_voter_leads_when_it_is_its_turn(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """It asks first, at once, for a ballot of its own: the others apply the waiting rule, and answer its turn alone.
 
@@ -40,11 +40,11 @@ def test_a_hasty_voter_leads_when_it_is_its_turn(seed: int, monkeypatch: pytest.
     """
     honest, stage = Stage.of(5, seed), Stage.of(5, seed)
     honest.run(stage.from_s)
-    usual = honest.run(200.0)
+    usual = honest.run(SECONDS)
     hasty(monkeypatch, stage)
     stage.run(stage.from_s)
     before, led = len(stage.blocks), stage.led_by_liar()
-    rounds = stage.run(200.0)
+    rounds = stage.run(SECONDS)
     assert stage.told["asked"] > 0
     assert 1.25 * rounds >= usual
     assert stage.led_by_liar() - led <= 2 * rounds / 5 + 1, (before, rounds)
@@ -70,7 +70,7 @@ def test_nothing_that_a_coordinator_may_choose_changes_who_leads_next() -> None:
 def test_everybody_leads_in_turn() -> None:
     stage = Stage.of(5)
     stage.world.liars = set()
-    stage.run(150.0)
+    stage.run(SECONDS)
     leaders = [block.update.coordinator for block in stage.blocks]
     for first in range(len(leaders) - 4):
         assert len(set(leaders[first : first + 5])) == 5
@@ -89,7 +89,7 @@ def test_two_liars_who_lead_one_after_the_other_expel_nobody(monkeypatch: pytest
 
     monkeypatch.setattr(coordinator, "_taken", few)
     monkeypatch.setattr(timeouts, "away", lambda state, now: victims if state.rules.me in liars else away(state, now))
-    stage.run(200.0)
+    stage.run(SECONDS)
     assert len(stage.blocks) > 10
     assert stage.blocks[-1].update.elect == tuple(sorted(f"p{index}" for index in range(7)))
 
@@ -175,7 +175,7 @@ def test_the_votes_of_too_few_decide_nothing_however_long_they_wait() -> None:
     stage.run(stage.from_s)
     stage.world.network.partition([LIAR])
     before = stage.world.peers[0].disk.head.round
-    assert stage.run(300.0) > 20
+    assert stage.run(150.0) > 10
     assert stage.world.peers[0].disk.head.round <= before + 1
     last = stage.blocks[-1]
     forged = Block(last.update, last.votes[: quorum(range(len(last.update.elect))) - 2])
@@ -192,12 +192,12 @@ def test_the_votes_of_too_few_decide_nothing_however_long_they_wait() -> None:
 @pytest.mark.parametrize("what", ["objections", "disputes", "stuck", "away"])
 def test_a_flood_of_false_words_costs_a_fifth_at_most(what: str, peers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is bounded: one objection an anchor, proofs that are none end the listening, a lone seal means nothing."""
-    usual, stage = honest_rounds(peers, 200.0, parts=12), Stage.of(peers, parts=12)
+    usual, stage = honest_rounds(peers, SECONDS, parts=12), Stage.of(peers, parts=12)
 
     attack = misses_everybody if what == "away" else floods(what)
     attack(monkeypatch, stage)
     stage.run(stage.from_s)
-    rounds = stage.run(200.0)
+    rounds = stage.run(SECONDS)
     assert stage.told["said"] > 100
     assert rounds >= 0.8 * usual
     assert len(stage.blocks[-1].update.elect) == peers
@@ -249,7 +249,7 @@ def test_parts_that_come_too_early_push_out_nobody_elses(sender: str) -> None:
         stage.world.scheduler.call_in(0.5, flood)
 
     stage.world.scheduler.call_in(0.1, flood)
-    rounds = stage.run(SECONDS)
+    rounds = stage.run(SECONDS / 2)
     updates = [block.update for block in stage.blocks[-rounds:]]
     lost = [
         (update.round, header.peer, part)

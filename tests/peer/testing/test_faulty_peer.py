@@ -9,7 +9,7 @@ import pytest
 from peer.testing.faults import Crash
 from peer.testing.memory_swarm import LogicalSwarm
 
-SEEDS = 20
+SEEDS = 12
 
 
 def arrive(run: LogicalSwarm) -> tuple[int, int]:
@@ -41,7 +41,7 @@ def test_a_newcomer_takes_part_in_the_second_round_after_its_arrival(peers: int)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("peers", [4])
+@pytest.mark.parametrize("peers", [3])
 def test_so_does_one_that_has_a_hundred_rounds_to_replay(peers: int) -> None:
     """More than a source sends at once."""
     run = LogicalSwarm(peers=peers, seed=peers)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
+from peer.consensus.aggregation.aggregate import AggregationResult
 from peer.consensus.aggregation.evidence import MEAN_ONLY, AggregationRules
 from peer.consensus.protocol import merkle, norms, penalties
 from peer.consensus.protocol.block import Block, ContributionHeader, Update, Vote
@@ -62,14 +64,29 @@ def leaves_of(peer: str) -> list[bytes]:
     return [digest_of(part_of(peer, part)) for part in range(len(PARTS))]
 
 
+@cache
+def root_of(peer: str) -> bytes:
+    return merkle.root(leaves_of(peer))
+
+
 def header(peer: str, **changes: Any) -> ContributionHeader:
     """A genuine header of `peer` for HEAD; `changes` come before the signature."""
-    plain = ContributionHeader(
-        peer, HEAD.anchor, merkle.root(leaves_of(peer)), 100, 10, 0, False, ((0, 0, 5),), norms=NORMS
-    )
+    plain = ContributionHeader(peer, HEAD.anchor, root_of(peer), 100, 10, 0, False, ((0, 0, 5),), norms=NORMS)
     if not changes.get("root", b"r"):
         changes = {"norms": b"", **changes}
     return replace(plain, **changes).signed(ModelKeys(peer))
+
+
+@cache
+def genuine() -> tuple[ContributionHeader, ...]:
+    """The headers of all."""
+    return tuple(header(name) for name in NAMES)
+
+
+@cache
+def judged(coordinator: str, aggregation: AggregationRules) -> AggregationResult:
+    """What it makes of them, if it is honest."""
+    return norms.judgement_of(rules(coordinator, aggregation), HEAD, genuine())
 
 
 def update(
@@ -80,9 +97,9 @@ def update(
     **changes: Any,
 ) -> Update:
     """The update that an honest coordinator of `ballot` would propose after HEAD."""
-    members = members or tuple(header(name) for name in NAMES)
     theirs = rules(owner(ballot), aggregation)
-    judgement = norms.judgement_of(theirs, HEAD, members)
+    judgement = norms.judgement_of(theirs, HEAD, members) if members else judged(owner(ballot), aggregation)
+    members = members or genuine()
     weights, scales, pulls = norms.table_of(judgement)
     plain = Update(
         parent=HEAD.anchor,

@@ -18,6 +18,7 @@ from peer.schema.events import AlertRaised, RoundStalled
 from peer.testing.memory_cluster import LogicalLead, spans
 from peer.testing.memory_swarm import World
 from tests.model_swarm import RESTART_S, run_schedule
+from tests.night import at_night
 from tests.plans import run_one, summary
 from tui.text.event_text import stall_brief
 
@@ -93,7 +94,7 @@ def outer_bytes(world: World, seconds: float) -> tuple[Counter[str], Counter[str
     return sent, received
 
 
-@pytest.mark.parametrize("members", [3, 4, 8])
+@pytest.mark.parametrize("members", [3, 4, *at_night(8)])
 def test_a_home_of_four_has_a_fraction_of_the_traffic(members: int) -> None:
     """A worker with one of four stages; what its lead reduces stays with the lead."""
     world = World(5, members, clusters={0: 3}, parts=4)
@@ -161,7 +162,7 @@ def test_layers_are_cut_without_a_rest() -> None:
     assert [layer for span in spans(4, 4) for layer in span] == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *at_night(1, 2)])
 def test_the_other_of_two_goes_on_where_a_cluster_has_lost_a_home(seed: int) -> None:
     """Its lead is heard, and answers every ballot, but does not know its bits and so votes for nothing. The screen says
     so. After `restart_s` without its vote, and as long again, the organiser lets the other go on; the cluster comes

@@ -127,8 +127,13 @@ def test_faults_in_every_phase(fragments: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["random", "targeted", "splits"])
-@pytest.mark.parametrize("fragments", [2, 3])
+@pytest.mark.parametrize(
+    ("fragments", "kind"),
+    [
+        (2, "targeted"), (3, "random"), (3, "splits"),
+        *(pytest.param(*case, marks=pytest.mark.nightly) for case in ((2, "random"), (2, "splits"), (3, "targeted"))),
+    ],
+)  # fmt: skip
 def test_schedules_of_faults(fragments: int, kind: str) -> None:
     """Crashes at any effect, an adversary that aims at agreement, splits; judged, so that layers are rolled back."""
     aggregation = AggregationRules(rule="centered-clip", warmup_rounds=2, deviation_floor=0.1)

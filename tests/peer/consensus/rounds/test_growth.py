@@ -10,7 +10,7 @@ from peer.consensus.protocol.membership import VOTES_AFTER
 from peer.consensus.rounds.interface import Leaving
 from peer.testing.memory_swarm import World
 
-TWELVE = 12
+EIGHT = 8
 
 
 def voters(world: World) -> set[str]:
@@ -27,11 +27,11 @@ def until_all_vote(world: World, names: set[str], within_s: float) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("politely", [True, False], ids=["they leave", "they are killed"])
-def test_a_run_of_two_that_grew_to_twelve_survives_its_first_two(politely: bool) -> None:
-    """Ten join at once; the electorate takes them in by a share at a time. Nobody has to take over."""
+def test_a_run_of_two_that_grew_to_eight_survives_its_first_two(politely: bool) -> None:
+    """Six join at once; the electorate takes them in by a share at a time. Nobody has to take over."""
     world = World(5, 2)
     world.scheduler.run_until(20.0)
-    founders, newcomers = world.peers[:2], [world.join() for _ in range(TWELVE - 2)]
+    founders, newcomers = world.peers[:2], [world.join() for _ in range(EIGHT - 2)]
     names = {peer.name for peer in newcomers}
     until_all_vote(world, names, 240.0)
     sizes = [len(head.electorate) for head in founders[0].disk.heads]

@@ -120,8 +120,7 @@ def test_a_joiner_overtakes_a_run_of_many_rounds() -> None:
 def test_a_joiner_takes_part_in_the_second_round_after_its_arrival() -> None:
     """Whatever moment it arrives at; as a member of one round it votes in the next."""
     for seed in range(2):
-        world = old_world(seed, 4)
-        world.scheduler.run_until(LATE_S + seed)
+        world = old_world(seed, 4, seconds=60.0 + seed)
         arrival = max(peer.disk.head.round for peer in world.peers)
         late = world.join()
         world.scheduler.run_until(world.now + 60.0)

@@ -20,6 +20,7 @@ from peer.consensus.rounds.soundness import OBJECTS_AGAIN_AFTER, SHOWN_MOST
 from peer.consensus.rounds.state import Proposal, State
 from peer.consensus.rounds.transition import Transition
 from peer.schema.events import AlertRaised
+from tests.night import at_night
 from tests.peer.consensus.rounds.ballot import run
 from tests.peer.consensus.rounds.build import (
     HEAD,
@@ -61,7 +62,7 @@ def honest_rounds(peers: int) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("what", "peers"), list(zip(LIES, (4, 3, 4, 7), strict=True)))
+@pytest.mark.parametrize(("what", "peers"), list(zip(LIES, (4, 3, 4, 5), strict=True)))
 def test_an_owner_that_makes_false_means_is_convicted(peers: int, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By all others, in the round after its first or second lie; none of its means is decided, and nobody waits."""
     usual = honest_rounds(peers)
@@ -209,7 +210,7 @@ def proof_of(driver: Driver, where: BallotId, part: int, digest: bytes, bits: in
     return RowDispute(where, part, digest, bits, *found)
 
 
-@pytest.mark.parametrize("peers", [4, pytest.param(7, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("peers", [4, *at_night(7)])
 def test_a_dispute_that_is_shown_to_one_voter_splits_nobody(
     peers: int, beside_votes: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

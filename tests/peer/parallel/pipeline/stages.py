@@ -154,4 +154,4 @@ class Cluster:
 def alone(spec: RunSpec) -> SingleDevice:
     """The same model on one device."""
     batches = ShardSampler(open_source(spec, spec.data.path), spec, "lead", ("lead",), {})
-    return SingleDevice(build(spec), spec, batches, CPU, MicroBatch(2))
+    return SingleDevice(build(spec), spec, batches, CPU, MicroBatch(8))

@@ -23,7 +23,7 @@ CPU = torch.device("cpu")
 FIRST = digest("anchor", 0)
 
 
-@pytest.mark.parametrize(("homes", "tied"), [(2, False), (3, False), (2, True)])
+@pytest.mark.parametrize(("homes", "tied"), [pytest.param(2, False, marks=pytest.mark.nightly), (3, False), (2, True)])
 def test_rounds_beside_a_whole_model_peer(homes: int, tied: bool, tmp_path: Path) -> None:
     """Equal bits after every round; each home writes its layers alone, and the leaves are those of all: of a matrix
     that two homes hold once."""

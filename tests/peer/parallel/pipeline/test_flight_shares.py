@@ -66,7 +66,9 @@ def test_the_home_that_computes_a_wrong_gradient_is_named(
     assert "returned a gradient of whose promise" in gone.why
 
 
-@pytest.mark.parametrize(("homes", "wire"), [(3, "int8"), (4, "int8"), (4, "float32")])
+@pytest.mark.parametrize(
+    ("homes", "wire"), [pytest.param(3, "int8", marks=pytest.mark.nightly), (4, "int8"), (4, "float32")]
+)
 def test_no_honest_home_is_named(homes: int, wire: Wire, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While it learns fast, too: of every change a stage passes on nearly all that its gradient promises. And the
     step behind a trial is the same as without."""
@@ -80,13 +82,13 @@ def test_no_honest_home_is_named(homes: int, wire: Wire, tmp_path: Path, monkeyp
         monkeypatch.setattr(lead_stage, "TRIAL_ONE_IN", one_in)
         cluster = Cluster(small_spec(blocks=4), homes, wire, tmp_path / folder)
         with cluster.at_work():
-            for position in range(1, 9):
+            for position in range(1, 6):
                 cluster.lead.step(0, position)
         return cluster.parameters()
 
     monkeypatch.setattr(lead_stage, "fault_in", noted)
     assert torch.equal(trained("tried", 1), trained("untried", 1 << 60))
-    assert len(kept) == 8 * (homes - 1)
+    assert len(kept) == 5 * (homes - 1)
     assert 0.9 < min(kept) < max(kept) < 1.1
 
 

@@ -15,10 +15,11 @@ from peer.parallel.pipeline.flight_messages import EndStep, Forward, Stand, deco
 from peer.parallel.pipeline.home_group import HomeGone
 from peer.schema.spec import RunSpec
 from peer.training.train.inner_loop import InnerStep
+from tests.night import at_night
 from tests.peer.parallel.pipeline.stages import HOMES, Cluster, MemoryFlow, small_spec
 
 AGAIN_S = 0.02
-SCHEDULES = 20
+SCHEDULES = 12
 """Of each number of homes: steps, each with other faults."""
 
 
@@ -75,7 +76,7 @@ def trained(cluster: Cluster, steps: int) -> tuple[list[InnerStep], float, torch
     return made, loss, cluster.parameters()
 
 
-@pytest.mark.parametrize("homes", [2, 4])
+@pytest.mark.parametrize("homes", [*at_night(2), 4])
 def test_faults_change_no_bit(homes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Dozens of frames get lost; without repeats the first of them would end it."""
     monkeypatch.setattr(worker_stage, "POLL_S", AGAIN_S / 4)

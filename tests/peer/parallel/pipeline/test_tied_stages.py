@@ -3,7 +3,9 @@ peers do."""
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,7 @@ from peer.parallel.pipeline.stage_model import (
 from peer.schema import peak_memory
 from peer.schema.spec import RunSpec
 from peer.schema.spec_fields import AdapterTable
+from peer.training.data.documents import library_files, standard_library
 from peer.training.data.open_source import open_source
 from peer.training.data.sampler import ShardSampler
 from peer.training.model import net
@@ -46,12 +49,12 @@ from tests.open_models import publish, run_from
 from tests.peer.parallel.pipeline.stages import Cluster, alone, small_spec
 
 TIED = {"tie_word_embeddings": True}
-STEPS = 4
+STEPS = 2
 
 
 def started(folder: Path, *, tied: bool = True, adapter: AdapterTable | None = None) -> RunSpec:
     """A run of small steps from a model of others."""
-    publish(folder, num_hidden_layers=4, tie_word_embeddings=tied)
+    publish(folder, num_hidden_layers=3, tie_word_embeddings=tied)
     spec, own = run_from(folder, adapter=adapter), small_spec()
     return replace(spec, inner=own.inner, data=own.data, codec=own.codec)
 
@@ -60,7 +63,7 @@ def started(folder: Path, *, tied: bool = True, adapter: AdapterTable | None = N
 def spec(request: pytest.FixtureRequest, tmp_path: Path) -> RunSpec:
     match request.param:
         case "tied":
-            return small_spec(blocks=4, config=TIED)
+            return small_spec(blocks=3, config=TIED)
         case "started":
             return started(tmp_path / "start")
         case "adapter":
@@ -69,6 +72,14 @@ def spec(request: pytest.FixtureRequest, tmp_path: Path) -> RunSpec:
             return started(tmp_path / "start", tied=False, adapter=AdapterTable(rank=4, alpha=8, trains="b"))
         case _:
             return started(tmp_path / "start", adapter=AdapterTable(rank=4, alpha=8, base="bfloat16"))
+
+
+@pytest.fixture(autouse=True)
+def small_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One package of the standard library: a published tokenizer takes five seconds for all of it."""
+    for each in (library_files, standard_library):
+        whole_of_it = partial(each, Path(asyncio.__file__).parent)
+        monkeypatch.setattr(f"peer.training.data.open_source.{each.__name__}", whole_of_it)
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from tests.gather_race import Broken, GatherRace
 from tests.gloo_ranks import run_ranks
 from tests.sharded_ranks import UPDATES, Told, tell
 
-SCHEDULES = 1_000
+SCHEDULES = 400
 """`python -m tests.benchmarks gathers` runs 10,000."""
 BROKEN_SCHEDULES = 200
 FULL_FROM_MEMORY = ShardingStrategy(kind=Sharding.FULL, ranks=2, offloads=True)

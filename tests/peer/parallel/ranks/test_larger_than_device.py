@@ -24,7 +24,7 @@ from tests.stepping import step
 
 pytestmark = pytest.mark.outside
 
-STEPS = 10
+STEPS = 4
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.outside
 ANCHORS = [digest("anchor", number) for number in range(4)]
 WAYS_AND_WIRES = [
     ("offload", "int8"), ("full 2", "int8"), ("replicated 2", "sparse"), ("hierarchical 4", "int8"),
-    ("hybrid 4", "sparse"),
+    pytest.param("hybrid 4", "sparse", marks=pytest.mark.nightly),
 ]  # fmt: skip
 
 
