@@ -18,7 +18,7 @@ UNNAMED = "text"
 """What `data.text_field` is in a run that names none."""
 ROLES: Mapping[str, str] = {
     "human": "user", "user": "user", "system": "system",
-    **dict.fromkeys((ASSISTANT, "gpt", "chatgpt", "bard", "bing", "model"), ASSISTANT),
+    **dict.fromkeys((ASSISTANT, "gpt", "chatgpt", "bard", "bing", "bot", "ai", "model"), ASSISTANT),
 }  # fmt: skip
 """In ShareGPT's words, Gemini's, and in ours, in any case; any other stays as it is."""
 MEDIA = ("image", "images", "video", "videos", "audio", "audios")

@@ -125,7 +125,7 @@ class DataInspection:
     def refused(self, most: int = SHOWN) -> tuple[str, ...]:
         """The first of `refusals`, and how many more there are."""
         found = self.refusals
-        more = len(found) - most + self.more_faults
+        more = max(0, len(found) - most) + self.more_faults
         return (*found[:most], f"and {more:,} more") if more > 0 else found
 
     def require_sound(self) -> None:

@@ -104,7 +104,7 @@ def test_what_is_no_message_is_one_line(row: Any, why: str) -> None:
 
 
 @pytest.mark.outside
-@pytest.mark.parametrize("role", ["Assistant", "GPT", "chatgpt", "model"])
+@pytest.mark.parametrize("role", ["Assistant", "GPT", "chatgpt", "model", "Bot", "AI"])
 def test_who_answers_has_several_names(role: str) -> None:
     talk = talk_of(said(("Human", "a"), (role, "b")))
     assert [message["role"] for message in talk.messages] == ["user", "assistant"]
@@ -126,7 +126,7 @@ def test_an_answer_of_no_weight_is_read_and_not_learned(tmp_path: Path) -> None:
 
 def test_an_empty_answer_teaches_nothing() -> None:
     """Not even its end; a conversation of nothing else is left out."""
-    row = said(("user", "a"), ("assistant", ""), ("user", "b"), ("assistant", "c"))
+    row = said(("user", "a"), ("assistant", " \n"), ("user", "b"), ("assistant", "c"))
     found, counts = learned(as_line(row, "text", ""))
     assert found == [*b"c", END]
     assert counts["empty"] == 1
