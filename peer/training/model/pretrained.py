@@ -33,6 +33,7 @@ from peer.schema.spec_fields import HUB_NAME, START, TEMPLATE_FILE, ModelTable, 
 from peer.schema.toml_tables import shortened
 from peer.training.data.chat.training_templates import template_of
 from peer.training.data.hub_access import cannot_load, fetch_files, reason_of
+from peer.training.data.tokenizer import tokenizer_of
 from peer.training.model import generation
 from peer.training.model.build import (
     SCALARS,
@@ -129,7 +130,9 @@ def adopt(found: FoundModel, table: Mapping[str, Any], template: str = "") -> di
     if any(each != 1 for each in scalars):
         said["config"] = {SCALARS: scalars} | said["config"]
     manifest = _write(_spec_of(said, "0" * 64, found), model, files)
-    _require_alike(_spec_of(said, manifest.name, found), model)
+    spec = _spec_of(said, manifest.name, found)
+    _require_alike(spec, model)
+    tokenizer_of(spec)  # or nobody but its volunteers would see that it does not fit
     start = {"model": found.name, "digest": manifest.name, "revision": found.revision}
     return {"model": said, "start": start}
 

@@ -97,6 +97,20 @@ def test_its_tokenizer_comes_with_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("end", "words"),
+    [(None, "has no end-of-text token"), ("<|nowhere|>", "vocab_size is 257; the tokenizer 'start'")],
+)
+def test_a_tokenizer_that_does_not_fit_is_refused_by_who_founds_a_run(
+    end: str | None, words: str, tmp_path: Path
+) -> None:
+    publish(tmp_path)
+    path = tmp_path / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token": end}))
+    with pytest.raises(BadSpec, match=words):
+        run_from(tmp_path)
+
+
+@pytest.mark.parametrize(
     ("architecture", "config", "words"),
     [
         ("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}, "scales its rotary"),
