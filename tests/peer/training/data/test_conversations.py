@@ -67,6 +67,14 @@ def test_calls_and_tools_go_to_the_template(tmp_path: Path) -> None:
     )
 
 
+def test_messages_may_be_a_text_as_in_a_csv() -> None:
+    row = said(("user", "a"), ("assistant", "b"))
+    assert talk_of({"messages": json.dumps(row["messages"])}) == talk_of(row)
+    for text in ("", "[", "{}", "[" * 100_000):
+        with pytest.raises(BadInput, match="has no list of messages named messages or conversations"):
+            talk_of({"messages": text})
+
+
 def test_tools_may_be_a_text_as_in_columns_of_tables() -> None:
     assert talk_of(CALLING | {"tools": json.dumps([TOOL])}).tools == [TOOL]
     assert talk_of(CALLING | {"tools": None}).tools == ()
