@@ -18,7 +18,7 @@ UNNAMED = "text"
 """What `data.text_field` is in a run that names none."""
 ROLES: Mapping[str, str] = {
     "human": "user", "user": "user", "system": "system",
-    **dict.fromkeys((ASSISTANT, "gpt", "chatgpt", "bard", "bing", "model"), ASSISTANT),
+    **dict.fromkeys((ASSISTANT, "gpt", "chatgpt", "bard", "bing", "bot", "ai", "model"), ASSISTANT),
 }  # fmt: skip
 """In ShareGPT's words, Gemini's, and in ours, in any case; any other stays as it is."""
 MEDIA = ("image", "images", "video", "videos", "audio", "audios")
@@ -41,6 +41,10 @@ def as_line(row: Any, text_field: str, where: str) -> str:
     """The conversation of a row as JSON, see `Talk`. Raises BadInput that names `where`."""
     keys = KEYS if text_field == UNNAMED else (text_field,)
     found = next((row[key] for key in keys if key in row), None) if isinstance(row, Mapping) else None
+    try:
+        found = json.loads(found) if isinstance(found, str) else found  # as CSV and some tables hold lists
+    except (ValueError, RecursionError):
+        found = None
     if not isinstance(found, list) or not found:
         raise BadInput(f"{where} has no list of messages named {' or '.join(keys)}; data.text_field names it")
     messages = [_message(each, where) for each in found]

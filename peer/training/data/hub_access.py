@@ -53,7 +53,7 @@ def fetch_files(
 
 
 def cannot_load(key: str, name: str, reason: str) -> BadSpec:
-    return BadSpec(f"{key} is {name!r}, which cannot be loaded ({reason}); name a public one that can")
+    return BadSpec(f"{key} is {name!r}, which cannot be loaded ({reason}); get it again, or name another")
 
 
 def reason_of(error: Exception) -> str:

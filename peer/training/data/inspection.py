@@ -77,6 +77,8 @@ class DataInspection:
     closing: str | None
     """The token that ends an answer; empty if the template uses none, None if nobody has looked."""
     tokens: int
+    held_out: int
+    """Of them, those that nobody trains on."""
     is_counted: bool
     """Whether all tokens were counted, and not estimated."""
     holds_out_pieces: bool
@@ -120,12 +122,17 @@ class DataInspection:
                 f"all of it is {_count(self.tokens, 'token')}, and a window has {self.context + 1:,}; add text, or "
                 "lower model.context"
             )
+        elif not found and not self.faults and self.held_out <= self.context:
+            found.append(
+                f"{_count(self.held_out, 'token')} of it are held out, and a window has {self.context + 1:,}; add "
+                f"documents, or lower data.held_out_every, which is {self.held_out_every}"
+            )
         return tuple(found)
 
     def refused(self, most: int = SHOWN) -> tuple[str, ...]:
         """The first of `refusals`, and how many more there are."""
         found = self.refusals
-        more = len(found) - most + self.more_faults
+        more = max(0, len(found) - most) + self.more_faults
         return (*found[:most], f"and {more:,} more") if more > 0 else found
 
     def require_sound(self) -> None:
@@ -249,7 +256,7 @@ def _inspect(spec: RunSpec, folder: str, share: float, tokenizer: Tokenizer | No
     told = Findings(raises=False)
     found = files_of(spec, folder, told)
     encoder = None if tokenizer is None else encoder_of(spec, tokenizer)
-    counted = _Counts(spec.model.context, encoder)
+    counted = _Counts(spec, encoder)
     for document in documents_in(found, spec, told):
         try:
             counted.add(document)
@@ -270,7 +277,7 @@ def _inspect(spec: RunSpec, folder: str, share: float, tokenizer: Tokenizer | No
         characters=counted.characters, replaced=counted.replaced,
         replaced_in=tuple(counted.replaced_in), documents=counted.documents,
         duplicates=counted.duplicates, long=counted.long + counted.talks.get("long", 0), talks=counted.talks,
-        closing=closing, tokens=round(counted.tokens), is_counted=counted.is_exact,
+        closing=closing, tokens=round(counted.tokens), held_out=round(counted.held_out), is_counted=counted.is_exact,
         holds_out_pieces=table.format == "text" and not is_whole(found, table.held_out_every),
         passes=_passes(spec, share, counted.tokens), faults=tuple(told.faults), more_faults=told.more_faults,
     )  # fmt: skip
@@ -293,11 +300,11 @@ def _passes(spec: RunSpec, share: float, tokens: float) -> float | None:
 class _Counts:
     """Of documents whose pieces come one after the other."""
 
-    def __init__(self, context: int, encoder: DocumentEncoder | None) -> None:
-        self._context, self._encoder = context, encoder
+    def __init__(self, spec: RunSpec, encoder: DocumentEncoder | None) -> None:
+        self._context, self._table, self._encoder = spec.model.context, spec.data, encoder
         self.characters = self.replaced = self.documents = self.duplicates = self.long = 0
         self.replaced_in = list[str]()
-        self.tokens = 0.0
+        self.tokens = self.held_out = 0.0
         self.is_exact = encoder is not None
         self._of_document = 0.0
         self._seen = set[int]()
@@ -316,6 +323,7 @@ class _Counts:
         before, tokens = self._of_document, self._tokens(document)
         self._of_document += tokens
         self.tokens += tokens
+        self.held_out += tokens if document.is_held_out(self._table) else 0
         self.long += before <= self._context < self._of_document
         self.characters += len(document.text)
         replaced = document.text.count(REPLACED) + document.text.count("\0")  # which rows can hold

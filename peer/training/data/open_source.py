@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from dht.errors import BadInput, BadSpec
+from dht.errors import BadInput
 from peer.node.store.elsewhere import PACKS, note
 from peer.schema.spec import RunSpec
 from peer.schema.spec_fields import MixTable
@@ -38,12 +38,6 @@ def open_source(spec: RunSpec, data_path: str = "", home: Path | None = None) ->
             ]
         )
     tokenizer = tokenizer_of(spec)
-    embedded = spec.model.config.get("vocab_size")
-    if isinstance(embedded, int) and embedded < tokenizer.vocabulary:
-        raise BadSpec(
-            f"model.config.vocab_size is {embedded}; the tokenizer {spec.model.tokenizer!r} has {tokenizer.vocabulary} "
-            "tokens, so it must be at least that"
-        )
     if spec.data.source == "hub":
         source = HubSource(tokenizer, spec)
         _note(home, source.kept)

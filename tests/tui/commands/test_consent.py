@@ -319,7 +319,9 @@ def test_the_screen_says_what_is_where(
 
 @pytest.mark.outside
 @pytest.mark.parametrize(
-    ("text", "sound"), [("a word of it\n" * 200, True), ("h\ufffdt " * 200, False)], ids=["sound", "broken"]
+    ("text", "sound"),
+    [("".join(f"word {number} of it\n" for number in range(10_000)), True), ("h\ufffdt " * 200, False)],
+    ids=["sound", "broken"],
 )
 def test_files_are_looked_at_before_anybody_agrees(
     text: str, sound: bool, join: JoinCommand, spec: RunSpec, tmp_path: Path
@@ -347,7 +349,7 @@ def test_who_names_no_folder_is_asked_for_one_before_the_yes(join: JoinCommand, 
     """One that cannot be trained on is said so at once, and asked for again; none is no."""
     folder = tmp_path / "texts"
     folder.mkdir()
-    (folder / "a.txt").write_text("a word of it\n" * 200)
+    (folder / "a.txt").write_text("".join(f"word {number} of it\n" for number in range(10_000)))
     of_mine = dataclasses.replace(spec, data=dataclasses.replace(spec.data, source="files", path="texts"))
     node = Node(of_mine)
     mine = dataclasses.replace(join, invite=invite_of(ORGANISER, of_mine))

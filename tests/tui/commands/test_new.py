@@ -20,6 +20,9 @@ from tui.cli import main
 
 ANSWERS = {"--model": "tiny", "--data": "stdlib", "--friends": "2", "--who": "everybody", "--time": "12h"}
 
+OWLS = "".join(f"{number} owls that read\n" for number in range(10_000))
+"""Enough that some of it is held out."""
+
 
 def words(**changed: str) -> list[str]:
     answers = ANSWERS | {f"--{name}": value for name, value in changed.items()}
@@ -71,7 +74,7 @@ def test_a_file_that_is_no_text_is_refused_before_an_answer_is_lost(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("notes").write_text("not read, for want of a suffix\n" * 100)
-    Path("notes.txt").write_text("an owl that reads\n" * 100)
+    Path("notes.txt").write_text(OWLS)
     Path("none.txt").touch()
     monkeypatch.setattr(sys, "stdin", Terminal("tiny\n4\neverybody\n200\nnotes\nnone.txt\nnotes.txt\n"))
     assert main(["new", "run.toml"]) == 0
@@ -162,7 +165,7 @@ def test_it_starts_from_a_model_of_mine(tmp_path: Path, capsys: pytest.CaptureFi
     """Whose text lies in a folder that each volunteer has, too."""
     publish(tmp_path / "owl")
     (tmp_path / "poems").mkdir()
-    (tmp_path / "poems" / "owls.txt").write_text("an owl that reads\n" * 100)
+    (tmp_path / "poems" / "owls.txt").write_text(OWLS)
     path = tmp_path / "run.toml"
     assert main([*words(model=str(tmp_path / "owl"), data=str(tmp_path / "poems")), str(path)]) == 0
     spec = load(str(path))
@@ -193,14 +196,15 @@ def test_an_adapter_has_the_template_of_no_other_model(
     assert spec.data.template == ""
 
 
-TALK = [{"role": "user", "content": "why " * 4}, {"role": "assistant", "content": "so"}]
+TALK = [{"role": "user", "content": "why two " * 2}, {"role": "assistant", "content": "so"}]
 
 
 @pytest.mark.outside
 @pytest.mark.parametrize(("line", "format"), [({"messages": TALK}, "chat"), ({"text": "a word " * 20}, "text")])
 def test_conversations_are_seen_by_their_first_line(line: dict[str, object], format: str, tmp_path: Path) -> None:
     (tmp_path / "talks").mkdir()
-    (tmp_path / "talks" / "A.JSONL.gz").write_bytes(gzip.compress(f"{json.dumps(line)}\n".encode() * 20))
+    rows = "".join(json.dumps(line).replace("wo", f"wo{number}") + "\n" for number in range(200))
+    (tmp_path / "talks" / "A.JSONL.gz").write_bytes(gzip.compress(rows.encode()))
     path = tmp_path / "run.toml"
     assert main([*words(data=str(tmp_path / "talks")), str(path)]) == 0
     made = load(str(path)).data

@@ -54,7 +54,8 @@ class Talk:
 
 def is_empty(message: Message) -> bool:
     """Whether a message has no text, no call and no thought: only its end could be learned."""
-    return not any(message.get(key) for key in SAID)
+    said = (message.get(key) for key in SAID)
+    return not any(each.strip() if isinstance(each, str) else each for each in said)
 
 
 def is_mute(message: Message, left_out: Collection[str]) -> bool:

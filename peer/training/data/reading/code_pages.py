@@ -7,6 +7,7 @@ charset-normalizer cannot tell apart is decided by their order.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 REPLACED = "\ufffd"
@@ -19,6 +20,8 @@ ENCODINGS = {
 }  # fmt: skip
 """Those that people have, the likely ones first, and what counts against those of very old files."""
 HIGH_BYTES = re.compile(rb"[\x80-\xff]+")
+NARROW = {"cp949": "euc_kr"}
+"""What has all letters of nearly any text in the wider encoding: Japanese read as Korean consists of the others."""
 FEW = 32
 """Single bytes beyond ASCII, between letters of ASCII, are too little to guess by."""
 IN_A_WORD = re.compile(r"[^\x00-\x7f\w’‘—–·](?<=[^\W\d_].)(?=[^\W\d_])")
@@ -48,7 +51,8 @@ def _candidates(sample: bytes) -> Iterator[tuple[float, float, int, str]]:
         for order, (name, rarity) in enumerate(ENCODINGS.items()):
             if name == found.encoding or name in found.could_be_from_charset:
                 text = sample.decode(name, "replace")
-                signs = (len(IN_A_WORD.findall(text)) + _raised_in_words(text)) / max(1, _beyond_ascii(text))
+                odd = len(IN_A_WORD.findall(text)) + _raised_in_words(text) + _rare(text, name)
+                signs = odd / max(1, _beyond_ascii(text))
                 # Two digits: the rest is no difference that anybody would notice.
                 yield round(found.chaos + signs + rarity, 2), -round(found.coherence, 2), order, name
 
@@ -57,6 +61,15 @@ def _raised_in_words(text: str) -> int:
     """Capital letters right behind a small one, which only a wrong encoding has."""
     places = (found.start() for found in BEHIND_A_LETTER.finditer(text))
     return sum(text[at].isupper() and text[at - 1].islower() for at in places)
+
+
+def _rare(text: str, encoding: str) -> int:
+    """Letters that only the wider of two encodings has."""
+    narrow = NARROW.get(encoding)
+    if narrow is None:
+        return 0
+    # Python writes what is not in euc_kr as eight bytes of parts.
+    return sum(times for letter, times in Counter(text).items() if len(letter.encode(narrow, "ignore")) not in (1, 2))
 
 
 def _beyond_ascii(text: str) -> int:

@@ -20,13 +20,14 @@ TEXT_SUFFIXES = frozenset(
 )
 KINDS: dict[str, Kind] = {
     **dict.fromkeys(TEXT_SUFFIXES, "text"), ".jsonl": "lines", ".ndjson": "lines", ".json": "json", ".csv": "csv",
-    ".parquet": "parquet", ".arrow": "arrow",
+    ".tsv": "csv", ".parquet": "parquet", ".arrow": "arrow",
 }  # fmt: skip
 PACKINGS = frozenset({".gz", ".zst", ".xz"})
-READ = ".txt .md .jsonl .json .csv .parquet .arrow, and source code, each plain, .gz, .zst or .xz"
+READ = ".txt .md .jsonl .json .csv .tsv .parquet .arrow, and source code, each plain, .gz, .zst or .xz"
 CONVERT = {
     ".epub": "pandoc {0} --to=plain --output={1}.txt", ".docx": "pandoc {0} --to=plain --output={1}.txt",
-    ".odt": "pandoc {0} --to=plain --output={1}.txt", ".pdf": "pdftotext {0} {1}.txt",
+    ".odt": "pandoc {0} --to=plain --output={1}.txt", ".rtf": "pandoc {0} --to=plain --output={1}.txt",
+    ".doc": "soffice --headless --convert-to txt {0}", ".pdf": "pdftotext {0} {1}.txt",
     ".zip": "unzip {0}", ".tar": "tar --extract --file {0}", ".tgz": "tar --extract --file {0}",
 }  # fmt: skip
 """Commands that make text of what is left out."""

@@ -10,6 +10,7 @@ import csv
 import json
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -39,6 +40,9 @@ MOST_VALUES = 1 << 20
 """Of a row in a table, in all that is nested in it."""
 MOST_FAULTS = 1000
 """Faults that are kept; the others are counted."""
+ALIKE = 3
+"""Of those that differ in numbers alone so many are kept: the rows of one file do not hide what others have."""
+NUMBERS = re.compile(r"[0-9]+")
 ARROW_FILE = b"ARROW1"
 """Begins one; from `ARROW_STREAM` on it is a stream, and only its end differs."""
 ARROW_STREAM = 8
@@ -54,13 +58,17 @@ class Findings:
     faults: list[str] = field(default_factory=list)
     more_faults: int = 0
     """Beyond those in `faults`."""
+    kinds: Counter[str] = field(default_factory=Counter)
+    """How many faults there were of each text without its numbers."""
     encodings: dict[str, str] = field(default_factory=dict)
     """Of files that were converted, by name."""
 
     def fault(self, error: BadInput) -> None:
         if self.raises:
             raise error
-        if len(self.faults) < MOST_FAULTS:
+        kind = NUMBERS.sub("", str(error))
+        if self.kinds[kind] < ALIKE and len(self.faults) < MOST_FAULTS:
+            self.kinds[kind] += 1
             self.faults.append(str(error))
         else:
             self.more_faults += 1
@@ -174,6 +182,8 @@ def _csv_rows(name: str, text: TextIO, column: str | None, told: Findings) -> It
         titles = next(csv.reader([head], delimiter=delimiter), [])
         if column is not None and titles:
             _require_named(name, titles, column)
+        if twice := next((title for title in titles if titles.count(title) > 1), ""):
+            raise BadSpec(f"{name} has several columns named {twice!r}; give each a name of its own")
         table = csv.reader(coming, delimiter=delimiter, strict=True)
         while True:
             taken, at = 0, table.line_num + 2

@@ -10,6 +10,7 @@ import gzip
 import hashlib
 import io
 import lzma
+import re
 import unicodedata
 import zlib
 from collections.abc import Iterator
@@ -35,6 +36,8 @@ BOMS = (
     (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"),
 )  # fmt: skip
 """In this order: the one of UTF-16 begins that of UTF-32."""
+JAPANESE_MAIL = re.compile(rb"\x1b\$[@B]")
+"""Begins Japanese letters among ASCII in ISO-2022-JP, whose bytes are all valid UTF-8."""
 SAMPLE = 1 << 16
 """Bytes by which an encoding is guessed, before and after what is no UTF-8."""
 SIGNS = " \n\u3000\u3001\u3002,.;"
@@ -225,7 +228,7 @@ def _by_first_bytes(file: DataFile) -> str:
         if head.startswith(mark):
             return encoding
     if 0 not in head:
-        return ""
+        return "iso2022_jp" if head.isascii() and JAPANESE_MAIL.search(head) else ""
     whole, bare = head[: len(head) // 2 * 2], head.translate(None, b"\0\t\r\n")
     # Plain letters take two bytes each, of which one is 0: fewer are of something else.
     is_ascii = bare.isascii() and bare.decode().isprintable()

@@ -67,6 +67,14 @@ def test_calls_and_tools_go_to_the_template(tmp_path: Path) -> None:
     )
 
 
+def test_messages_may_be_a_text_as_in_a_csv() -> None:
+    row = said(("user", "a"), ("assistant", "b"))
+    assert talk_of({"messages": json.dumps(row["messages"])}) == talk_of(row)
+    for text in ("", "[", "{}", "[" * 100_000):
+        with pytest.raises(BadInput, match="has no list of messages named messages or conversations"):
+            talk_of({"messages": text})
+
+
 def test_tools_may_be_a_text_as_in_columns_of_tables() -> None:
     assert talk_of(CALLING | {"tools": json.dumps([TOOL])}).tools == [TOOL]
     assert talk_of(CALLING | {"tools": None}).tools == ()
@@ -104,7 +112,7 @@ def test_what_is_no_message_is_one_line(row: Any, why: str) -> None:
 
 
 @pytest.mark.outside
-@pytest.mark.parametrize("role", ["Assistant", "GPT", "chatgpt", "model"])
+@pytest.mark.parametrize("role", ["Assistant", "GPT", "chatgpt", "model", "Bot", "AI"])
 def test_who_answers_has_several_names(role: str) -> None:
     talk = talk_of(said(("Human", "a"), (role, "b")))
     assert [message["role"] for message in talk.messages] == ["user", "assistant"]
@@ -126,7 +134,7 @@ def test_an_answer_of_no_weight_is_read_and_not_learned(tmp_path: Path) -> None:
 
 def test_an_empty_answer_teaches_nothing() -> None:
     """Not even its end; a conversation of nothing else is left out."""
-    row = said(("user", "a"), ("assistant", ""), ("user", "b"), ("assistant", "c"))
+    row = said(("user", "a"), ("assistant", " \n"), ("user", "b"), ("assistant", "c"))
     found, counts = learned(as_line(row, "text", ""))
     assert found == [*b"c", END]
     assert counts["empty"] == 1

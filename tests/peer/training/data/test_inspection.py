@@ -14,7 +14,7 @@ from dht.errors import BadInput
 from peer.schema import spec as specs
 from peer.schema.spec import RunSpec
 from peer.training.data.inspection import DataInspection, inspect
-from peer.training.data.reading.file_rows import MOST_FAULTS
+from peer.training.data.open_source import open_source
 from tests.closed_folder import close
 from tests.talks import on_talks_and_letters
 
@@ -72,7 +72,8 @@ def test_a_corpus_is_what_a_list_by_hand_says(tmp_path: Path) -> None:
         found, called="texts", folder=str(tmp_path), converted=(
             ("latin.txt", "cp1252"), ("marked.txt", "utf-8-sig"), ("wide.txt", "utf-16"),
         ), characters=characters, replaced=0, documents=documents, duplicates=4 + 3, long=5, tokens=tokens,
-        is_counted=True, holds_out_pieces=False, faults=(), passes=2 * 5 * 10 * 2 * 3 * CONTEXT / tokens,
+        held_out=found.held_out, is_counted=True, holds_out_pieces=False, faults=(),
+        passes=2 * 5 * 10 * 2 * 3 * CONTEXT / tokens,
     )  # fmt: skip
     assert [(each.name, each.size_bytes) for each in found.left_out] == [("a.epub", 10), ("b.docx", 10), ("c.jpg", 10)]
     assert found.refusals == ()
@@ -136,11 +137,12 @@ def test_a_folder_of_which_nothing_is_read_is_shown(tmp_path: Path) -> None:
 
 
 def test_faults_that_are_not_said_are_counted(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text("{\n" * (MOST_FAULTS + 5))
+    """And of those that are alike three are said."""
+    (tmp_path / "a.jsonl").write_text("{\n" * 5000)
     found = inspected(tmp_path)
-    assert found.refused(1) == (found.faults[0], f"and {MOST_FAULTS + 4:,} more")
-    assert found.table()[-1] == ("fault", f"and {MOST_FAULTS + 5 - 20:,} more")
-    with pytest.raises(BadInput, match=rf"; and {MOST_FAULTS + 5 - 20:,} more$"):
+    assert found.refused(1) == (found.faults[0], "and 4,999 more")
+    assert found.table()[-1] == ("fault", "and 4,997 more")
+    with pytest.raises(BadInput, match=r"; and 4,997 more$"):
         found.require_sound()
 
 
@@ -151,7 +153,7 @@ def test_text_in_a_wrong_encoding_is_refused(tmp_path: Path) -> None:
     assert refusal.startswith(
         "100 of 400 characters are none that anybody wrote, and at most 0.1% may be (see a.txt); save"
     )
-    (tmp_path / "a.txt").write_text("\ufffd" + "letters " * 250)
+    (tmp_path / "a.txt").write_text("\ufffd" + "".join(f"letter {number} " for number in range(2000)))
     assert inspected(tmp_path).refusals == ()
 
 
@@ -185,6 +187,18 @@ def test_less_than_a_window_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("few")
     (refusal,) = inspected(tmp_path).refusals
     assert refusal == "all of it is 4 tokens, and a window has 65; add text, or lower model.context"
+
+
+def test_that_none_of_a_few_documents_is_held_out_is_said_before_anybody_agrees(tmp_path: Path) -> None:
+    """A peer could not begin: it has nothing to evaluate with."""
+    rows = "".join(json.dumps({"text": f"{name} " * 500}) + "\n" for name in ("one book", "another book"))
+    (tmp_path / "books.jsonl").write_text(rows)
+    (refusal,) = inspected(tmp_path, held_out_every=1000).refusals
+    assert refusal == (
+        "0 tokens of it are held out, and a window has 65; add documents, or lower data.held_out_every, which is 1000"
+    )
+    with pytest.raises(BadInput, match="the data hold 0 held-out tokens"):
+        open_source(make_spec(held_out_every=1000), str(tmp_path))
 
 
 def test_conversations_are_inspected_as_such(tmp_path: Path) -> None:

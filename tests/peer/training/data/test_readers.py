@@ -37,6 +37,11 @@ TURKISH = (
 )
 UKRAINIAN = "Це простий український текст, який ми хочемо прочитати без помилок; її їжа.\n" * 3
 JAPANESE = "これは日本語の文章です。文字化けしないように読みます。\n" * 3
+OF_KOREAN_LOOKS = "".join(
+    f"{n}日の朝は寒かったので、私たちは川へ行って船を見た。とても美しい景色だった。\n" for n in range(9)
+)
+"""In Shift-JIS valid cp949, whose letters are Hangul that nobody writes."""
+KOREAN = "나는 고양이다. 이름은 아직 없다. 어디서 태어났는지 도무지 짐작이 가지 않는다.\n" * 3
 RUSSIAN = "Это простой русский текст, который мы хотим прочитать без ошибок и потерь.\n" * 3
 
 
@@ -63,12 +68,13 @@ FILES = {
     "a.txt": b"one", "a.MD": b"one", "a.jsonl": b'{"text": "one"}\n{"text": "two"}\n',
     "a.json": json.dumps(ROWS).encode(),
     "a.Json": b'{"text": "one"}\n\n{"text":\n"two"}', "a.csv": b'id,text\n1,one\n2,"two"\n',
+    "c.tsv": b'id\ttext\n1\t"o, ""n""\ne"\n',
     "b.csv": 'id;text\n1;"o\nne"\n'.encode("utf-16"), "a.arrow": ARROW.getvalue().to_pybytes(),
     "b.arrow": STREAM.getvalue().to_pybytes(), "a.parquet": PARQUET.getvalue().to_pybytes(),
 }  # fmt: skip
 EXPECTED = {
     "a.txt": ["one"], "a.MD": ["one"], "b.csv": ["o\nne"], "a.arrow": ["one", "", "two"], "b.arrow": ["one", "", "two"],
-    "a.parquet": ["one", "", "two"],
+    "a.parquet": ["one", "", "two"], "c.tsv": ['o, "n"\ne'],
 }  # fmt: skip
 
 
@@ -90,7 +96,8 @@ def test_each_kind_is_read_plain_and_packed(name: str, suffix: str, tmp_path: Pa
         ("cp1251", RUSSIAN, "cp1251"), ("koi8_r", RUSSIAN, "koi8_r"), ("cp866", RUSSIAN, "cp866"),
         ("iso8859_2", POLISH, "iso8859_2"), ("cp1250", POLISH, "cp1250"), ("iso8859_2", CZECH, "iso8859_2"),
         ("cp1254", TURKISH, "cp1254"), ("koi8_u", UKRAINIAN, "koi8_u"), ("euc_jp", JAPANESE, "euc_jp"),
-        ("cp932", JAPANESE, "cp932"), ("mac_roman", FRENCH * 4, "mac_roman"),
+        ("cp932", JAPANESE, "cp932"), ("cp932", OF_KOREAN_LOOKS, "cp932"), ("cp949", KOREAN, "cp949"),
+        ("iso2022_jp", JAPANESE, "iso2022_jp"), ("mac_roman", FRENCH * 4, "mac_roman"),
         ("mac_roman", GERMAN * 4, "mac_roman"), ("mac_roman", PORTUGUESE * 4, "mac_roman"),
         ("cp850", GERMAN, "cp850"), ("cp1252", GERMAN, "cp1252"), ("cp1252", PORTUGUESE, "cp1252"),
     ],
@@ -334,10 +341,23 @@ def test_all_faults_are_found_at_once(tmp_path: Path) -> None:
 
 
 def test_of_countless_faults_some_are_kept(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text("{\n" * (MOST_FAULTS + 5))
+    words = (f"[{'a' * number}\n" for number in range(MOST_FAULTS + 5))
+    for number, line in enumerate(words):
+        (tmp_path / f"{'b' * (number % 200 + 1)}{'c' * (number // 200)}.jsonl").write_text(line)
     told = Findings(raises=False)
     assert list(documents_of(find_files(str(tmp_path)), "text", told)) == []
     assert (len(told.faults), told.more_faults) == (MOST_FAULTS, 5)
+
+
+def test_rows_of_one_file_do_not_hide_what_others_have(tmp_path: Path) -> None:
+    """An export of which every row is refused, before a file with another fault."""
+    (tmp_path / "a.jsonl").write_text('{"prompt": "a"}\n' * 5000)
+    (tmp_path / "b.csv").write_text("text,text\na,b\n")
+    told = Findings(raises=False)
+    assert list(documents_of(find_files(str(tmp_path)), "text", told)) == []
+    assert [fault.split(" has ")[0] for fault in told.faults] == ["a.jsonl:1", "a.jsonl:2", "a.jsonl:3", "b.csv"]
+    assert told.faults[-1] == "b.csv has several columns named 'text'; give each a name of its own"
+    assert told.more_faults == 4997
 
 
 @pytest.mark.parametrize("write", [arrow, parquet])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,20 @@ def test_its_tokenizer_comes_with_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("end", "words"),
+    [(None, "has no end-of-text token"), ("<|nowhere|>", "vocab_size is 257; the tokenizer 'start'")],
+)
+def test_a_tokenizer_that_does_not_fit_is_refused_by_who_founds_a_run(
+    end: str | None, words: str, tmp_path: Path
+) -> None:
+    publish(tmp_path)
+    path = tmp_path / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token": end}))
+    with pytest.raises(BadSpec, match=words):
+        run_from(tmp_path)
+
+
+@pytest.mark.parametrize(
     ("architecture", "config", "words"),
     [
         ("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}, "scales its rotary"),
@@ -122,6 +137,70 @@ def test_what_is_no_model_is_refused_in_one_line(tmp_path: Path) -> None:
         with pytest.raises(BadSpec, match=r"start\.model is") as refused:
             adopt(find(name), {})
         assert str(refused.value).isprintable()
+
+
+def cut_off(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1000])
+
+
+def named_elsewhere(folder: Path, part: str) -> None:
+    """Its weights lie beside its folder, where its index names them."""
+    names = list(load_file(folder / "model.safetensors"))
+    (folder / "model.safetensors").rename(folder.parent / "elsewhere.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": dict.fromkeys(names, part)}))
+
+
+def with_tensor(folder: Path, name: str, value: Tensor) -> None:
+    path = folder / "model.safetensors"
+    tensors = {each: tensor.clone() for each, tensor in load_file(path).items()}
+    path.unlink()
+    save_file(tensors | {name: value}, path, {"format": "pt"})
+
+
+QUERIES = "model.layers.0.self_attn.q_proj"
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (cut_off, "incomplete metadata, file not fully covered"),
+        (lambda folder: named_elsewhere(folder, "../elsewhere.safetensors"), "which is not in its folder"),
+        (lambda folder: named_elsewhere(folder, "part-2.safetensors"), "names 'part-2.safetensors', which is not in"),
+        (lambda folder: named_elsewhere(folder, "/etc/passwd"), "names '/etc/passwd', which is not in its folder"),
+        (lambda folder: with_tensor(folder, f"{QUERIES}.bias", torch.ones(64)), f"no place for 1 .* {QUERIES}.bias"),
+        (lambda folder: with_tensor(folder, f"{QUERIES}.weight_scale_inv", torch.ones(1, 1)), "no place for 1 "),
+        (lambda folder: with_tensor(folder, "model.layers.9.mlp.up_proj.weight", torch.ones(4, 4)), "no place for 1 "),
+        (
+            lambda folder: with_tensor(folder, "model.norm.weight", torch.full((64,), torch.nan)),
+            "model.norm.weight hol",
+        ),
+    ],
+    ids=["cut off", "outside", "absent", "absolute", "bias", "scale", "block", "nan"],
+)
+def test_half_a_model_or_another_one_is_refused(damage: Callable[[Path], None], words: str, tmp_path: Path) -> None:
+    """A download that ended early; tensors without which the model computes something else than it was trained for."""
+    publish(tmp_path / "a")
+    damage(tmp_path / "a")
+    with pytest.raises(BadSpec, match=rf"cannot be loaded \(.*{words}"):
+        run_from(tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    ("architecture", "name"),
+    [
+        ("llama", "model.layers.0.self_attn.rotary_emb.inv_freq"),
+        ("gpt_neox", "gpt_neox.layers.0.attention.bias"),
+        ("gpt_neox", "gpt_neox.layers.0.attention.masked_bias"),
+    ],
+)
+def test_what_older_files_have_beside_parameters_makes_no_other_model(
+    architecture: str, name: str, tmp_path: Path
+) -> None:
+    publish(tmp_path, architecture)
+    once = run_from(tmp_path)
+    with_tensor(tmp_path, name, torch.ones(16))
+    assert run_from(tmp_path).start == once.start
 
 
 def test_pickles_beside_it_are_not_loaded(tmp_path: Path) -> None:
