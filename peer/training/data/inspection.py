@@ -41,6 +41,8 @@ NO_CLOSING = (
     "the chat template ends an answer with no token of its own, so that the model learns no end; name another one with "
     "data.template"
 )
+MARKUP = frozenset(suffix + packing for suffix in (".html", ".htm", ".xml") for packing in ("", *PACKINGS))
+TAGS_LEARNED = "whose tags and scripts are learned, too; for the text alone: pandoc FILE --to=plain --output=FILE.txt"
 NAMED = 3
 """Documents that are named for what is replaced in them."""
 SHOWN = 20
@@ -150,6 +152,8 @@ class DataInspection:
         rows += [("converted", f"{name}, from {encoding}") for name, encoding in self.converted[:SHOWN]]
         if len(self.converted) > SHOWN:
             rows.append(("converted", f"and {len(self.converted) - SHOWN:,} more"))
+        if tagged := [name for name, _ in self.files if _suffix(name) in MARKUP]:
+            rows.append(("as it is", f"{_count(len(tagged), 'file')} of HTML or XML, {TAGS_LEARNED}"))
         rows += [
             ("characters", f"{self.characters:,}, of which {self.replaced:,} are replaced"),
             ("documents", f"{self.documents:,}{copies}{longer}"),

@@ -95,6 +95,16 @@ def test_a_corpus_is_what_a_list_by_hand_says(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_pages_of_the_web_are_learned_with_their_tags_and_the_table_says_so(tmp_path: Path) -> None:
+    for number in range(9):
+        (tmp_path / f"{number}.HTML").write_text(f"<p class='a'>page {number}</p>\n" * 20)
+    (tmp_path / "feed.xml.gz").write_bytes(gzip.compress(b"<a/>"))
+    assert dict(inspected(tmp_path).table())["as it is"] == (
+        "10 files of HTML or XML, whose tags and scripts are learned, too; for the text alone: pandoc FILE --to=plain "
+        "--output=FILE.txt"
+    )
+
+
 def test_all_faults_of_a_folder_are_said_at_once(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n{\n7\n')
     (tmp_path / "b.parquet").write_bytes(b"none")
