@@ -640,7 +640,7 @@ def test_files_are_looked_through_once_before_anything_is_built(
     with pytest.raises(BadInput, match=r"a\.jsonl:2 is no JSON.*a\.jsonl:3 has no text"):
         prepare(spec, settings, "p0", start.directory, start.session)
     assert [text for _, text in start.said] == ["looking through the data"]
-    (folder / "a.jsonl").write_text('{"text": "a word"}\n' * 100)
+    (folder / "a.jsonl").write_text("".join(f'{{"text": "word {number}"}}\n' for number in range(900)))
     monkeypatch.setattr("peer.training.data.inspection._passes", lambda *_: looked.append(1))
     for _ in range(2):
         require_sound(spec, str(folder), start.directory, start.session)

@@ -34,6 +34,6 @@ def test_an_expired_invite_is_found_and_all_else_is_examined(
     assert {"identity", "file descriptors", "sleep", "daemon", "reach", "device", "libraries", "heat"} <= set(found)
     assert all(found[name] == "PASS" for name in ("daemon", "device", "libraries", "identity"))
     assert found["needs"] == "UNKNOWN"
-    assert told[-1]["verdict"]["sentence"].startswith("unknown: name an invite")
+    assert told[-1]["verdict"]["sentence"].startswith("unknown: the invite is refused; ask the organiser for a new one")
     assert told[-1]["verdict"]["tokens_per_day"] is None
     assert_no_orphans(tmp_path)

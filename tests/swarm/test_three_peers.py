@@ -208,7 +208,7 @@ def test_a_node_that_does_not_answer(watch: Callable[[str], Watching]) -> None:
     event = watcher.wait_for(lambda event: isinstance(event, PeerStopped)).event
     watcher.child.end()
     assert isinstance(event, PeerStopped)
-    assert address in event.why
+    assert f"nobody answers at {address.partition('/p2p/')[0]};" in event.why
     assert event.exit_code == watcher.child.process.returncode == Unreachable.exit_code
     said = [text for text in watcher.child.err.splitlines() if text.startswith("homefires:")]
     assert said == [f"homefires: {event.why}"]

@@ -49,8 +49,8 @@ class ServiceInstallCommand(Command):
         join = JoinCommand(invite=read_text(self.what), yes=self.yes, **vars(self.peer))
         join.require_valid()
         words = [*join.settings(), *self.sets]
+        values_for_start(words)
         if self.dry:
-            values_for_start(words)
             return _print(_peer(join))
         UserUnits().require()  # before anything is asked or kept
         settings = join.agree(words)
