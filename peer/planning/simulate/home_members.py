@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from dht.errors import BadInput
+from dht.streams.base import MOST_MBPS
 from peer.planning.homes.home_match import HomeMatching, Match
 from peer.planning.placement.block_shares import StageHome
 from peer.planning.plan.cluster_cost import no_cluster, room_of_stage
@@ -80,6 +81,11 @@ def _cluster(spec: RunSpec, match: Match, homes: Sequence[Machine]) -> Machine:
     """Each home exchanges its own layers, on its own line, and the slowest is waited for: an equal share each."""
     return replace(
         homes[0], step_s=step_tokens(spec) / match.tokens_per_s, flops=0.0, memory_gb=0.0,
-        upload_mbps=len(homes) * min((each.upload_mbps for each in homes if each.upload_mbps), default=0.0),
-        download_mbps=len(homes) * min((each.download_mbps for each in homes if each.download_mbps), default=0.0),
+        upload_mbps=_together_mbps([each.upload_mbps for each in homes]),
+        download_mbps=_together_mbps([each.download_mbps for each in homes]),
     )  # fmt: skip
+
+
+def _together_mbps(caps: Sequence[float]) -> float:
+    """0: no cap."""
+    return min(len(caps) * min(filter(None, caps), default=0.0), MOST_MBPS)

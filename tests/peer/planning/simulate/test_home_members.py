@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dht.errors import BadInput
+from dht.streams.base import MOST_MBPS
 from peer.planning.plan.cluster_cost import room_of_stage
 from peer.planning.plan.model_shape import shape_of
 from peer.planning.plan.peer_set import Machine, PeerSpecs
@@ -49,6 +50,12 @@ def test_homes_without_room_are_clusters_beside_whole_peers() -> None:
     assert [sorted(homes) for homes in found.clusters.values()] == [["one", "other"]]
     assert list(found.clusters) == [1]
     assert found.idle == ("tiny",)
+
+
+def test_homes_with_the_fastest_lines_have_no_faster_one_together() -> None:
+    fast = [replace(machine(name, 0.5, HALF_GB), upload_mbps=MOST_MBPS, download_mbps=0.0) for name in ("one", "other")]
+    (cluster,) = members_of(SPEC, SHAPE, peers(*fast)).machines
+    assert (cluster.upload_mbps, cluster.download_mbps) == (MOST_MBPS, 0.0)
 
 
 def test_a_run_of_clusters_is_as_fast_as_they_are() -> None:
