@@ -30,6 +30,7 @@ from tests.benchmarks import (
     pipeline_homes,
     placement,
     prediction,
+    prediction_unlike,
     quality,
     simulate,
     spikes,
@@ -37,7 +38,7 @@ from tests.benchmarks import (
 
 BENCHMARKS = (
     quality, methods, chaos, attacks, spikes, honest, penalties, parity, placement, allreduce, links, churn,
-    prediction, simulate, fuzz, cuda, obeyed, busy, memory, bare, fields, gathers, pipeline,
+    prediction, prediction_unlike, simulate, fuzz, cuda, obeyed, busy, memory, bare, fields, gathers, pipeline,
     pipeline_homes,
 )  # fmt: skip
 

@@ -80,4 +80,4 @@ def test_a_run_from_new_is_not_called_lost(tmp_path: Path, capsys: pytest.Captur
     assert "= lost" not in page
     assert main(["plan", str(path), "--peers", "2", "--upload", "20", "--step-s", "2.5"]) == 0
     page = " ".join(capsys.readouterr().out.split())
-    assert "2 is next (the spec as it stands): none instead of layerwise: as good within 0.05%" in page
+    assert "the spec as it stands: H 45 instead of 48, none instead of layerwise: as good within 0.05%" in page

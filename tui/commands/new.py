@@ -36,6 +36,8 @@ WHOLE, BESIDE = "continue-1b", "adapter-8b"
 adapter."""
 CARD_BYTES = 12e9
 """The memory of a home GPU. A model that needs more to be trained as a whole gets an adapter."""
+ROUNDS = ("round.", "codec.", "inner.sequences", "inner.accumulation")
+"""The settings of a spec that a plan chooses, or that decide what it would choose."""
 WIDTH = 100
 """The columns of a table if no terminal says how many it has."""
 FEW_FILES = 20
@@ -88,11 +90,11 @@ class NewCommand(Command):
         wishes, table = self._settled("model", lambda wishes: _with_model(wishes.model, wishes.sets))
         for name in ("friends", "who", "time"):
             wishes, _ = wishes._settled(name, lambda wishes: None)
-        wishes, (spec, cost) = wishes._settled("data", lambda wishes: made(wishes, table))
+        wishes, (spec, cost, planned) = wishes._settled("data", lambda wishes: made(wishes, table))
         path = self.to or Path(f"{spec.run.name}.toml")
         _require_new(path)
         write_atomic(path, dump(spec).encode())
-        print(*(wrapped(line, WIDTH) for line in about(spec, cost)), sep="\n")
+        print(*(wrapped(line, WIDTH) for line in (*about(spec, cost), *planned)), sep="\n")
         if spec.data.source == "files":
             print(f"each volunteer says where the text lies: --set data_path={wishes.data}")
         print(f"written to {path}; start it with: homefires bootstrap {path}")
@@ -200,9 +202,9 @@ def require_answer(name: str, answer: str, called: str) -> None:
 # ---- from answers to a spec ----
 
 
-def made(wishes: NewCommand, of_model: Mapping[str, Any]) -> tuple[RunSpec, RoundCost]:
-    """The spec, and the cost of its round for its founders, from the tables of `_with_model`. Raises BadInput for
-    data on which nobody can train, BadSpec, Unreachable."""
+def made(wishes: NewCommand, of_model: Mapping[str, Any]) -> tuple[RunSpec, RoundCost, list[str]]:
+    """The spec, the cost of its round for its founders, and what was planned about its rounds, in words, from the
+    tables of `_with_model`. Raises BadInput for data on which nobody can train, BadSpec, Unreachable."""
     table = copy.deepcopy(dict(of_model))
     table["data"] = table.get("data", {}) | _data_of(wishes.data)
     table["admission"] = table.get("admission", {}) | {"policy": WHO[wishes.who]}
@@ -210,7 +212,7 @@ def made(wishes: NewCommand, of_model: Mapping[str, Any]) -> tuple[RunSpec, Roun
     if table["data"].get("format") == "chat":  # of which the answers alone are learned
         table["aggregation"] = table.get("aggregation", {}) | {"weigh": "predicted"}
     lay_over(table, wishes.sets)
-    spec = from_mapping(table, "the answers")
+    spec, planned = _with_rounds(from_mapping(table, "the answers"), wishes)
     cost = _cost_of(spec)
     spec = replace(spec, run=replace(spec.run, rounds=_rounds_of(wishes.time, cost.round_s, "--time")))
     from peer.planning.plan.strategy import with_deadlines
@@ -223,7 +225,22 @@ def made(wishes: NewCommand, of_model: Mapping[str, Any]) -> tuple[RunSpec, Roun
         look_at(spec, wishes.data)
     elif spec.data.source == "hub":
         look_up(spec)
-    return spec, cost
+    return spec, cost, planned
+
+
+def _with_rounds(spec: RunSpec, wishes: NewCommand) -> tuple[RunSpec, list[str]]:
+    """The spec with the rounds that a plan recommends, and what they are, in words. Those of a shipped run stay, and
+    those of whoever sets anything about rounds."""
+    from tui.simulation.recommended import recommended
+
+    is_chosen = any(text.strip().startswith(ROUNDS) for text in wishes.sets)
+    if is_chosen or wishes.model in (*SHIPPED, *DRAFTS):
+        return spec, []
+    found = recommended(spec)
+    if found is None:
+        return spec, []
+    undo = f"--set round.steps={spec.round.steps}"
+    return found.spec, [f"planned: {found.words}; the rounds stay as they were with {undo}"]
 
 
 def _with_model(model: str, sets: Sequence[str]) -> dict[str, Any]:

@@ -96,10 +96,13 @@ def run_bootstrap(
     """Serve the run until interrupted, and keep checkpoints of it if `keep` names a directory. Raises RunMismatch if
     the directory belongs to another run, or this organiser has another run of this name; DiskFull."""
     directory = place_node(directory, spec)
+    is_new = not (directory / "spec.toml").exists()
     path = claim_directory(directory, spec)
     words = check_node(path, options)  # what it would end with is said before it is said to serve
     for line in textwrap.wrap(describe_model(path), columns(UNBROKEN), break_long_words=False, break_on_hyphens=False):
         output.say(line)
+    if is_new:
+        recommend(spec, output)
     argv = node_argv(path, options)
     output.say(f"serving {spec.run.name}; data in {directory}; Ctrl-C stops")
     output.say(f"the invite is in {directory / INVITE_FILE}, too")
@@ -112,6 +115,14 @@ def run_bootstrap(
     if spec.admission.policy != "open":
         keep = replace(keep, organiser=directory)
     return serve_and_keep(argv, log, keep, output)
+
+
+def recommend(spec: RunSpec, output: Output) -> None:
+    """Say in a line if a plan would make more of the run's rounds. Its organiser wrote them, so they stay."""
+    from tui.simulation.recommended import recommended
+
+    if (found := recommended(spec)) is not None:
+        output.say(f"a plan would choose {found.words}; see homefires plan")
 
 
 def node_argv(path: Path, options: NodeOptions) -> list[str]:

@@ -10,7 +10,7 @@ from peer.planning.plan.model_shape import memory_of
 from peer.planning.plan.peer_set import Machine, PeerSet
 from peer.planning.plan.round_cost import MOST, RoundCost
 from peer.planning.plan.run_needs import main_bytes
-from peer.planning.plan.strategy_search import RankedStrategy, seconds, why_lost
+from peer.planning.plan.strategy_search import ALIKE, RankedStrategy, seconds, why_lost
 from peer.schema.byte_text import format_bytes
 from tui.simulation.model_copies import ModelCopies
 from tui.simulation.planner import NoPlan, PlanAnswer
@@ -91,7 +91,8 @@ def _details(found: PlanAnswer) -> list[str]:
         is_now = _is_now(found, second)
         lines.append(f"2{' is next' if is_now else ' lost'}{now * is_now}: {why_lost(best, second)}")
     if not any(_is_now(found, ranked) for ranked in choice.ranked[:2]):
-        why = f"the spec as it stands makes less of the time: {why_lost(best, found.now)}"
+        less = " makes less of the time" if found.now.score < (1 - ALIKE) * best.score else ""
+        why = f"the spec as it stands{less}: {why_lost(best, found.now)}"
         lines.append(why if found.question.fits(found.now.strategy) else TOO_LARGE)
     return [*lines, f"coefficients: {found.question.given.measured}"]
 

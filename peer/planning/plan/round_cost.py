@@ -166,11 +166,24 @@ def steps_of(spec: RunSpec, step_s: Sequence[float]) -> list[float]:
     table = spec.round
     if table.pace == "time":
         return [float(min(MOST * table.steps, max(1, int(table.max_train_s / each)))) for each in step_s]
-    wanted = [float(table.steps)] * len(step_s)
-    if table.pace == "speed":
-        speeds = [max(1, round(1e6 / max(each, UNLIKELY_S))) for each in step_s]
-        wanted = [float(steps_at(speed, reference(speeds), table.steps)) for speed in speeds]
+    wanted = _wanted_steps(spec, step_s)
     return [min(steps, max(1.0, table.max_train_s // each)) for steps, each in zip(wanted, step_s, strict=True)]
+
+
+def _wanted_steps(spec: RunSpec, step_s: Sequence[float]) -> list[float]:
+    """The steps that each peer is asked for, before `round.max_train_s` cuts them."""
+    if spec.round.pace != "speed":
+        return [float(spec.round.steps)] * len(step_s)
+    speeds = [max(1, round(1e6 / max(each, UNLIKELY_S))) for each in step_s]
+    return [float(steps_at(speed, reference(speeds), spec.round.steps)) for speed in speeds]
+
+
+def made_steps(spec: RunSpec, step_s: Sequence[float]) -> int:
+    """The H that is made: less than `round.steps` where `round.max_train_s` cuts every peer's part of a round."""
+    if spec.round.pace == "time":
+        return spec.round.steps
+    pairs = zip(steps_of(spec, step_s), _wanted_steps(spec, step_s), strict=True)
+    return max(1, int(spec.round.steps * max(made / wanted for made, wanted in pairs)))
 
 
 # ---- communication ----

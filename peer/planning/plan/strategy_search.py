@@ -21,7 +21,7 @@ from itertools import product
 from dht.errors import BadInput
 from peer.planning.plan.peer_set import Machine
 from peer.planning.plan.planning_problem import GB, PlanningProblem
-from peer.planning.plan.round_cost import RoundCost, step_seconds, step_tokens
+from peer.planning.plan.round_cost import RoundCost, made_steps, step_seconds, step_tokens
 from peer.planning.plan.strategy import (
     DILOCO_STEPS,
     Overlap,
@@ -33,7 +33,6 @@ from peer.planning.plan.strategy import (
     strategy_of,
     with_strategy,
 )
-from peer.schema.spec import RunSpec
 from peer.schema.spec_fields import MAX_FRAGMENTS
 
 OVERLAPS: tuple[Overlap, ...] = ("none", "layerwise", "streaming")
@@ -85,9 +84,10 @@ def enumerate_strategies(question: PlanningProblem) -> list[Strategy]:
     alone = len(question.swarm) == 1
     counts = {1} if alone else {*FRAGMENTS, spec.round.fragments}
     fragments = [count for count in sorted(counts) if count <= MAX_FRAGMENTS]
+    counted = [(steps, pace) for pace in paces_to_try(question) for steps in steps_to_try(question, pace)]
     found = []
-    for steps, overlap, pieces, pace, wire, (sequences, accumulation) in product(
-        steps_to_try(spec), OVERLAPS[:1] if alone else OVERLAPS, fragments, paces_to_try(question),
+    for (steps, pace), overlap, pieces, wire, (sequences, accumulation) in product(
+        counted, OVERLAPS[:1] if alone else OVERLAPS, fragments,
         sorted({*WIRES, spec.codec.wire}, key=bytes_per_parameter),
         [(batch // count, count) for count in range(1, batch + 1) if batch % count == 0],
     ):  # fmt: skip
@@ -100,11 +100,14 @@ def enumerate_strategies(question: PlanningProblem) -> list[Strategy]:
     return found
 
 
-def steps_to_try(spec: RunSpec) -> list[int]:
+def steps_to_try(question: PlanningProblem, pace: Pace) -> list[int]:
     """The spec's H and fractions of it, and multiples up to the H that DiLoCo chose: the organiser had a reason not
-    to choose more."""
-    most = max(DILOCO_STEPS, spec.round.steps)
-    return sorted({max(1, round(spec.round.steps * factor)) for factor in FACTORS if spec.round.steps * factor <= most})
+    to choose more. An H that nobody makes in `round.max_train_s` is replaced by the one that is made."""
+    table = question.spec.round
+    most = max(DILOCO_STEPS, table.steps)
+    wanted = {max(1, round(table.steps * factor)) for factor in FACTORS if table.steps * factor <= most}
+    asked = (replace(question.spec, round=replace(table, steps=steps, pace=pace)) for steps in wanted)
+    return sorted({made_steps(spec, question.step_s) for spec in asked})
 
 
 def paces_to_try(question: PlanningProblem) -> list[Pace]:
@@ -222,8 +225,9 @@ def _unlike(ranked: Sequence[RankedStrategy]) -> list[RankedStrategy]:
 
 
 def as_it_stands(question: PlanningProblem) -> RankedStrategy:
-    """The unchanged spec's strategy."""
-    return evaluate(question, strategy_of(question.spec))
+    """The unchanged spec's strategy, with the H that is made."""
+    steps = made_steps(question.spec, question.step_s)
+    return evaluate(question, replace(strategy_of(question.spec), steps=steps))
 
 
 def _too_large(question: PlanningProblem, everything: Sequence[Strategy]) -> str:

@@ -65,6 +65,22 @@ def test_the_words_and_the_invite_are_where_no_terminal_breaks_them(
 
 
 @pytest.mark.outside
+def test_an_organiser_is_told_once_what_a_plan_would_choose(
+    fake_children: Fake, micro: RunSpec, tmp_path: Path
+) -> None:
+    """Before the run begins: later it keeps its rounds."""
+    fake_children("mute")
+    for times in (1, 0):
+        heard = Heard()
+        with pytest.raises(PortInUse):
+            run_bootstrap(micro, heard, NodeOptions(), directory=tmp_path / "node")
+        chosen = [line for line in heard.lines if line.startswith("a plan would choose H 160 instead of 40")]
+        assert len(chosen) == times
+        assert all(line.endswith("more tokens/s of equal worth, between 2 home GPUs on 20 Mbit/s; see homefires plan")
+                   for line in chosen)  # fmt: skip
+
+
+@pytest.mark.outside
 def test_an_address_that_is_none_is_said_before_it_is_said_to_serve(micro: RunSpec, tmp_path: Path) -> None:
     heard = Heard()
     with pytest.raises(BadInput, match=r"'127\.0\.0\.1:4002': not an address; write one such as /ip4/"):

@@ -17,6 +17,7 @@ from peer.schema.spec_fields import USUAL_DATE
 from tests.hub_server import HubServer, serving
 from tests.open_models import publish
 from tui.cli import main
+from tui.commands.new import WHOLE
 
 ANSWERS = {"--model": "tiny", "--data": "stdlib", "--friends": "2", "--who": "everybody", "--time": "12h"}
 
@@ -176,6 +177,29 @@ def test_it_starts_from_a_model_of_mine(tmp_path: Path, capsys: pytest.CaptureFi
     assert f"--set data_path={tmp_path / 'poems'}" in told.out
     assert "documents     1" in told.err
     assert "times; after some four a model learns little" in " ".join(told.err.split())
+
+
+@pytest.mark.outside
+def test_a_start_model_has_the_rounds_that_a_plan_recommends(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Unless a setting decides about them; the rounds of a shipped run are its own."""
+    publish(tmp_path / "owl")
+    usual, path = load(WHOLE), tmp_path / "planned.toml"
+    assert main([*words(model=str(tmp_path / "owl")), str(path)]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    planned = load(str(path))
+    said = f"planned: H {planned.round.steps} instead of {usual.round.steps}, streaming instead of none"
+    assert said in told
+    assert f"stay as they were with --set round.steps={usual.round.steps}" in told
+    assert planned.round.overlap == "streaming"
+    for others in (["--model", "tiny"], ["--set", f"round.steps={usual.round.steps}"]):
+        path = tmp_path / f"{others[0]}.toml"
+        assert main([*words(model=str(tmp_path / "owl")), *others, str(path)]) == 0
+        as_it_stood = usual if others[0] == "--set" else load("tiny")
+        made = load(str(path)).round
+        assert (made.steps, made.overlap) == (as_it_stood.round.steps, as_it_stood.round.overlap)
+        assert "planned" not in capsys.readouterr().out
 
 
 @pytest.mark.outside

@@ -15,7 +15,7 @@ from peer.planning.plan.coefficients import shipped
 from peer.planning.plan.model_shape import shape_of
 from peer.planning.plan.peer_set import Machine, swarm_of
 from peer.planning.plan.planning_problem import PlanningProblem
-from peer.planning.plan.strategy import Strategy, quality, strategy_of, with_deadlines, with_strategy
+from peer.planning.plan.strategy import Pace, Strategy, quality, strategy_of, with_deadlines, with_strategy
 from peer.planning.plan.strategy_search import (
     as_it_stands,
     differences,
@@ -107,10 +107,20 @@ def test_the_batch_of_a_step_stays() -> None:
 
 
 def test_no_more_steps_than_diloco_chose_unless_the_organiser_did() -> None:
-    assert max(steps_to_try(load("gpt2-small"))) == 500
-    assert max(steps_to_try(load("llama-1b"))) == 400
-    assert steps_to_try(spec(round={"steps": 1000}))[-1] == 1000
-    assert steps_to_try(spec(round={"steps": 1})) == [1, 2, 4]
+    assert max(steps_to_try(question(load("gpt2-small")), "steps")) == 500
+    assert max(steps_to_try(question(load("llama-1b"), peers(3, step_s=1)), "steps")) == 400
+    assert steps_to_try(question(spec(round={"steps": 1000})), "steps")[-1] == 1000
+    assert steps_to_try(question(spec(round={"steps": 1})), "steps") == [1, 2, 4]
+
+
+@pytest.mark.parametrize(("pace", "most"), [("steps", 60), ("speed", 40)])
+def test_no_more_steps_than_somebody_makes_in_time(pace: Pace, most: int) -> None:
+    """A round of 60 s at most has 60 steps of the fastest; by speed it makes more than H, which is for the second."""
+    swarm = swarm_of([Machine(name="fast", step_s=1.0), *(Machine(name=f"p{at}", step_s=1.5) for at in range(2))])
+    asked = question(spec(round={"steps": 30, "max_train_s": 60.0, "pace": pace}), swarm)
+    assert max(steps_to_try(asked, pace)) == most
+    for ranked in search(asked).ranked:
+        assert ranked.strategy.steps <= max(ranked.cost.steps), "the H that is said is made"
 
 
 def test_what_does_not_fit_is_said_with_the_peer_and_the_number() -> None:
