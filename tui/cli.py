@@ -64,7 +64,7 @@ COMMANDS = {
     "quarantine": ("organiser", "exclude a peer from your run at once"),
     "restart-run": ("organiser", "let the remaining voters go on after your run has lost its quorum"),
     "plan": ("plan", "forecast what a run costs on some peers, and how to set it up"),
-    "simulate": ("plan", "simulate a run before it starts, with any number of peers"),
+    "simulate": ("plan", "simulate a run before it starts; homes that cannot hold the model form clusters"),
     "place": ("plan", "show which peer would hold which stage of a model that is cut over several peers"),
 }  # fmt: skip
 """Each command's module in `tui.commands`, and what the command does. Without a module, the command only has

@@ -82,24 +82,30 @@ def slow_down(trainer: Stepping, model: Any, step_s: float, forwards: int = 1) -
 
 
 DRAG = "drag"
-"""While there is a file of this name in the directory of a home of a cluster, each of its blocks computes for so many
-seconds more, forward, as the file says, and for twice as long backward. The speed that the home offers is at most that
-which these seconds allow for micro-batches of one sequence."""
+"""While there is a file of this name in the directory of a home of a cluster, each of its blocks computes for as many
+seconds forward as the file says, and for twice as long backward, or for as long as it takes if that is longer. The
+speed that the home offers is at most that which these seconds allow for micro-batches of one sequence."""
 BLOCK = re.compile(r".*\blayers\.\d+")
 
 
 def drag(model: Any, directory: Path) -> None:
     """Have the blocks of this model look for that file."""
-    path = directory / DRAG
+    path, began_at = directory / DRAG, 0.0
 
-    def compute_longer(passes: float) -> None:
+    def begin(*_: Any) -> None:
+        nonlocal began_at
+        began_at = time.monotonic()
+
+    def compute_until(passes: float) -> None:
         if path.exists():
-            time.sleep(passes * float(path.read_text()))
+            time.sleep(max(0.0, began_at + passes * float(path.read_text()) - time.monotonic()))
 
     for name, module in model.named_modules():
         if BLOCK.fullmatch(name):
-            module.register_forward_hook(lambda *_: compute_longer(1))
-            module.register_full_backward_pre_hook(lambda *_: compute_longer(1 / FORWARD - 1))
+            module.register_forward_pre_hook(begin)
+            module.register_forward_hook(lambda *_: compute_until(1))
+            module.register_full_backward_pre_hook(begin)
+            module.register_full_backward_hook(lambda *_: compute_until(1 / FORWARD - 1))
 
 
 class _Step:

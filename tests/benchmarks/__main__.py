@@ -32,6 +32,7 @@ from tests.benchmarks import (
     prediction,
     prediction_unlike,
     quality,
+    shared_stages,
     simulate,
     spikes,
 )
@@ -39,7 +40,7 @@ from tests.benchmarks import (
 BENCHMARKS = (
     quality, methods, chaos, attacks, spikes, honest, penalties, parity, placement, allreduce, links, churn,
     prediction, prediction_unlike, simulate, fuzz, cuda, obeyed, busy, memory, bare, fields, gathers, pipeline,
-    pipeline_homes,
+    pipeline_homes, shared_stages,
 )  # fmt: skip
 
 

@@ -70,10 +70,11 @@ def test_two_clusters_learn_what_two_whole_peers_do(swarm: StartSwarm, tmp_path:
         assert "this home of a cluster keeps layers" in report.sentence()
 
 
-def test_a_cluster_a_whole_peer_and_two_ranks_in_one_run(swarm: StartSwarm) -> None:
+@pytest.mark.parametrize("overlap", ["none", pytest.param("streaming", marks=pytest.mark.nightly)])
+def test_a_cluster_a_whole_peer_and_two_ranks_in_one_run(swarm: StartSwarm, overlap: str) -> None:
     """Three rounds with equal bits. Then the worker of the cluster is killed, and a spare steps in its place; then the
     lead, which comes back. The others' rounds go on, and nothing that was committed is lost."""
-    sets = (*LIGHT, *CUT, "data.eval_every=1000")
+    sets = (*LIGHT, *CUT, "data.eval_every=1000", f'round.overlap="{overlap}"')
     run = swarm(
         peers=5, real=True, sets=sets, settings=("min_step_s=0.4",),
         own={LEAD: ("stages=2",), TWO: ("devices=cpu,cpu",)}, works_for={WORKER: LEAD, SPARE: LEAD},

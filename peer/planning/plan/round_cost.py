@@ -129,19 +129,23 @@ def device_cost(
 def _device_seconds(shape: ModelShape, spec: RunSpec, machine: Machine, given: Coefficients, swarm: PeerSet) -> float:
     """Seconds of an inner step on one device: as measured; otherwise from its speed; otherwise from the
     coefficients, with a linear formula of ours."""
-    inner = spec.inner
-    tokens = inner.sequences * inner.accumulation * spec.model.context
-    flops = tokens * shape.flops_per_token(spec.model.context)
-    if machine.step_s:
-        return machine.step_s
-    if machine.flops or not swarm.cores:
-        return flops / (machine.flops or HOME_FLOPS)
+    if machine.step_s or machine.flops or not swarm.cores:
+        return stated_step_s(shape, spec, machine)
     terms = given.steps
     alone = (
-        terms["step"] + terms["block"] * shape.blocks * inner.accumulation + terms["flop"] * flops
+        terms["step"] + terms["block"] * shape.blocks * spec.inner.accumulation
+        + terms["flop"] * step_tokens(spec) * shape.flops_per_token(spec.model.context)
         + terms["update"] * shape.parameters
     )  # fmt: skip
     return alone * given.crowd(len(swarm), swarm.cores)
+
+
+def stated_step_s(shape: ModelShape, spec: RunSpec, machine: Machine) -> float:
+    """Seconds of an inner step on one device by what its machine states: measured, or from its speed, or else from
+    the speed of a home GPU."""
+    if machine.step_s:
+        return machine.step_s
+    return step_tokens(spec) * shape.flops_per_token(spec.model.context) / (machine.flops or HOME_FLOPS)
 
 
 def stolen_s(given: Coefficients, swarm: PeerSet, agreed_s: float) -> float:

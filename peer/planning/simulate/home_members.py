@@ -16,8 +16,8 @@ from peer.planning.homes.home_match import HomeMatching, Match
 from peer.planning.placement.block_shares import StageHome
 from peer.planning.plan.cluster_cost import no_cluster, room_of_stage
 from peer.planning.plan.model_shape import ModelShape
-from peer.planning.plan.peer_set import HOME_FLOPS, Machine, PeerSpecs
-from peer.planning.plan.round_cost import step_tokens
+from peer.planning.plan.peer_set import Machine, PeerSpecs
+from peer.planning.plan.round_cost import stated_step_s, step_tokens
 from peer.schema.spec import RunSpec
 
 
@@ -64,17 +64,13 @@ def _matches(spec: RunSpec, shape: ModelShape, small: PeerSpecs) -> tuple[Match,
     }
     homes = {
         each.name: StageHome(
-            tokens_per_s=_tokens_per_s(spec, shape, each), room_bytes=1e9 * each.memory_gb, upload_bps=each.upload_bps
+            tokens_per_s=step_tokens(spec) / stated_step_s(shape, spec, each),
+            room_bytes=1e9 * each.memory_gb,
+            upload_bps=each.upload_bps,
         )
         for each in small.machines
     }
     return HomeMatching(shape, spec).matches(homes, trips)
-
-
-def _tokens_per_s(spec: RunSpec, shape: ModelShape, machine: Machine) -> float:
-    if machine.step_s:
-        return step_tokens(spec) / machine.step_s
-    return (machine.flops or HOME_FLOPS) / shape.flops_per_token(spec.model.context)
 
 
 def _cluster(spec: RunSpec, match: Match, homes: Sequence[Machine]) -> Machine:

@@ -14,7 +14,8 @@ from dht.errors import BadInput
 from peer.consensus.protocol.layout import Part, cut
 from peer.planning.placement.pairwise_network import Regions, preset
 from peer.planning.plan.model_shape import ModelShape
-from peer.planning.plan.peer_set import HOME_FLOPS, Machine, PeerSpecs
+from peer.planning.plan.peer_set import Machine, PeerSpecs
+from peer.planning.plan.round_cost import stated_step_s
 from peer.planning.simulate.home_members import Members, members_of
 from peer.schema.spec import RunSpec
 
@@ -174,11 +175,8 @@ class ScenarioOptions:
 
     def _simulated(self, machine: Machine, dice: Random) -> PeerProfile:
         parameters = self.shape.parameters / self.spec.round.fragments
-        inner = self.spec.inner
-        tokens = inner.accumulation * inner.sequences * self.spec.model.context
-        flops = machine.flops or HOME_FLOPS
         return PeerProfile(
-            step_s=machine.step_s or self.shape.flops_per_token(self.spec.model.context) * tokens / flops,
+            step_s=stated_step_s(self.shape, self.spec, machine),
             spread=self.spread, submit_s=LEAST_S + SUBMIT_S * parameters, apply_s=LEAST_S + APPLY_S * parameters,
             reduce_s=REDUCE_S * min(parameters, self.spec.codec.part_elements),
             upload_bps=1e6 * machine.upload_mbps, download_bps=1e6 * machine.download_mbps,
