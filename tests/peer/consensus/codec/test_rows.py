@@ -438,8 +438,9 @@ def test_a_sketch_adds_what_lies_a_shift_apart() -> None:
     assert (sketch.of(values) == np.bincount(sketch.buckets, weights=runs, minlength=BUCKETS)).all()
 
 
-MOST_SORTS = 3.0
-"""Sorting as many numbers takes 3 ns of a processor for each; 1.4 to 2.4 times that was measured, with all decoding."""
+MOST_SORTS = 5.0
+"""Sorting as many numbers takes 3 ns of a processor for each. Measured with all decoding: 1.4 to 2.4 times that, and up
+to 3.4 beside programs that fill the caches, which sorting does without."""
 
 
 @pytest.mark.nightly
@@ -464,9 +465,11 @@ def test_rows_cost_a_few_nanoseconds_of_each_parameter(wire: str) -> None:
         assert rows.sum_is_right(codec, sketch, mean, values, made_rows, formula, None)
 
     unsorted = dice.standard_normal(elements).astype(np.float32)
-    seconds = _least_seconds(check) + _least_seconds(lambda: shown(parts)) / 4
-    assert seconds <= MOST_SORTS * _least_seconds(lambda: np.sort(unsorted))
+    checking_s, making_s, sorting_s = _least_seconds(check, lambda: shown(parts), lambda: np.sort(unsorted))
+    assert checking_s + making_s / 4 <= MOST_SORTS * sorting_s
 
 
-def _least_seconds(work: Callable[[], object]) -> float:
-    return min(timeit.repeat(work, timer=time.process_time, number=1, repeat=9))
+def _least_seconds(*works: Callable[[], object]) -> list[float]:
+    """Of the processor, by turns: what other tests do to memory and caches meanwhile is done to all."""
+    turns = [[timeit.timeit(work, timer=time.process_time, number=1) for work in works] for _ in range(40)]
+    return [min(seconds) for seconds in zip(*turns, strict=True)]
