@@ -56,6 +56,9 @@ SLOWER = 4.0
 SHARE, GAIN, BACK_S, ROUNDS = 0.85, 2.5, 60.0, 2
 """The bars: of the best, as a multiple of random, until a cluster trains again, until the cuts have moved."""
 FIND_S, STEP_S = 300.0, 180.0
+FOUND_ROUND_S = 90
+"""Of a round of homes that found each other, which train for four. What a round sends over the narrow lines, and a trial
+of gradients, delay a step or two in each; between people a round has a hundred steps."""
 SEEN_ROUNDS = 4
 """Of which all steps are measured."""
 MEMORY_GB = 2.0
@@ -105,7 +108,10 @@ class Costs:
 
 
 def _home(spec: RunSpec, block_s: float, mbps: float) -> StageHome:
-    speed = spec.model.context * FORWARD / (block_s * BLOCKS)
+    """With the speed at which a block takes so long: what is outside of blocks is work, too."""
+    layout = layout_of(shape_of(spec), spec)
+    in_blocks = sum(layout.work) / layout.work[layout.blocks[0]]
+    speed = spec.model.context * FORWARD / (block_s * in_blocks)
     return StageHome(tokens_per_s=speed, room_bytes=room_bytes(spec), upload_bps=1e6 * mbps)
 
 
@@ -187,7 +193,7 @@ def in_words(run: PlacedSwarm, homes: Homes, leads: Sequence[int]) -> str:
 
 def find(folder: Path) -> tuple[list[list[str]], list[Bar]]:
     """Six homes of three speeds on two kinds of lines, beside the best layout and random ones."""
-    with running(folder, SIX, ("run.founders=2", "round.max_train_s=30")) as run:
+    with running(folder, SIX, ("run.founders=2", f"round.max_train_s={FOUND_ROUND_S}")) as run:
         began = time.time()
         run.until(lambda: len(leads_of(run)) == 2, "no two clusters were formed", within_s=FIND_S)
         leads, found_s = leads_of(run), time.time() - began
