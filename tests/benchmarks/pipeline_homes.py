@@ -57,8 +57,8 @@ SHARE, GAIN, BACK_S, ROUNDS = 0.85, 2.5, 60.0, 2
 """The bars: of the best, as a multiple of random, until a cluster trains again, until the cuts have moved."""
 FIND_S, STEP_S = 300.0, 180.0
 FOUND_ROUND_S = 90
-"""Of a round of homes that found each other, which train for four. What a round sends over the narrow lines, and a trial
-of gradients, delay a step or two in each; between people a round has a hundred steps."""
+"""Of a round of homes that found each other. What a round sends over the narrow lines, and a trial of gradients, delay
+a step or two in each; between people a round has a hundred steps."""
 SEEN_ROUNDS = 4
 """Of which all steps are measured."""
 MEMORY_GB = 2.0

@@ -63,7 +63,7 @@ class UnlikeSwarm:
 SWARMS = (
     UnlikeSwarm(
         name="H steps each, one peer five times slower",
-        sets=("round.steps=20", "round.gather_s=60"),
+        sets=("round.steps=20", "round.gather_s=60", "round.keep_rounds=8"),
         step_s=(0.25, 0.25, 0.3, 0.4, 1.25), upload_mbps=(0, 0, 0, 0, 0),
     ),
     UnlikeSwarm(
@@ -75,7 +75,7 @@ SWARMS = (
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser("prediction_unlike", help=__doc__.splitlines()[0] + " 6 minutes", description=__doc__)
+    parser = commands.add_parser("prediction_unlike", help=__doc__.splitlines()[0] + " 8 minutes", description=__doc__)
     parser.add_argument("--rounds", type=int, default=10, help="rounds that are measured")
     parser.set_defaults(run=run)
 

@@ -97,7 +97,7 @@ def _learn(updates: Sequence[Update], rules: Rules) -> Deadlines:
     ]
     if len(known) < KNOWN:
         slowest_s = [max((seconds for came in rounds for seconds in came), default=inf) for rounds in arrivals]
-        gather_s, _, exchange_s, means_s = map(_with_slack, slowest_s)
+        gather_s, _, exchange_s, means_s = map(with_slack, slowest_s)
         return _capped(Deadlines(gather_s, inf, exchange_s, means_s), most)
     return Deadlines(
         deadline(arrivals[0], DATA_FLOOR_S, most.gather_s, rules.patience),
@@ -107,7 +107,8 @@ def _learn(updates: Sequence[Update], rules: Rules) -> Deadlines:
     )
 
 
-def _with_slack(slowest_s: float) -> float:
+def with_slack(slowest_s: float) -> float:
+    """A wait in seconds while fewer than `KNOWN` rounds are known, of which this is the slowest arrival."""
     return max(FIRST_FLOOR_S, SLACK * slowest_s)
 
 
@@ -128,7 +129,7 @@ def by_lines(state: State, headers: Sequence[ContributionHeader]) -> Deadlines:
         return first
     sizes = rules.bytes_in(state.head.round), rules.means_in(state.head.round)
     most_bytes = max(sum(parts) + len(headers) * max(parts) for parts in sizes)
-    wait_s = _with_slack(8 * most_bytes / slowest_bps)
+    wait_s = with_slack(8 * most_bytes / slowest_bps)
     return _capped(replace(first, exchange_s=wait_s, means_s=2 * wait_s), first)
 
 

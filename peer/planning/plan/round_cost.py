@@ -19,7 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from peer.consensus.rounds.timeouts import DATA_FLOOR_S, MISSED, deadline
+from peer.consensus.protocol.electorate import quorum
+from peer.consensus.rounds.timeouts import DATA_FLOOR_S, KNOWN, MISSED, deadline, with_slack
 from peer.node.lifecycle.pace import MOST as MOST
 from peer.node.lifecycle.pace import reference, steps_at
 from peer.planning.plan.coefficients import UNMEASURED, Coefficients
@@ -279,6 +280,8 @@ def _streaming(
     # A share by speed is rounded down, and who was late makes less of it: half a step in the mean.
     less = 0.5 if table.pace == "speed" and len(swarm) > 1 else 0.0
     made_s = [max(1.0, steps - less) * each for steps, each in zip(parts, step_s, strict=True)]
+    asked_s = _asked_streaming_s(spec, made_s)
+    made_s = [min(made, asked_s) for made in made_s]
     if table.pace == "time":
         periods_s = [
             max(agreed_s + table.max_train_s - each / 2, made + phases.apply)  # one step is always made
@@ -303,6 +306,19 @@ def _streaming(
     return replace(cost, uncounted_s=uncounted_s)
 
 
+def _asked_streaming_s(spec: RunSpec, made_s: Sequence[float]) -> float:
+    """When those who are not ready are asked for what they have, while all train on.
+
+    With H steps each, the faster ones get ahead until they are ready as a round begins. So patience, which counts from
+    the first that is ready and is learned from all of them, ends as soon as a quorum is ready, or with the longest
+    wait there is.
+    """
+    if spec.round.pace != "steps":
+        return min(made_s) + gather_s([made - min(made_s) for made in made_s], spec)
+    last = max(made_s) if spec.round.keep_rounds < KNOWN else sorted(made_s)[quorum(made_s) - 1]
+    return min(max(min(made_s), spec.round.gather_s), last)
+
+
 def _cost(
     spec: RunSpec, swarm: PeerSet, given: Coefficients, phases: PhaseTimes, traffic: Traffic, round_s: float,
     train_s: float, exposed_s: tuple[float, ...], steps: Sequence[float], step_s: Sequence[float], waits_s: float,
@@ -324,9 +340,12 @@ counts."""
 def gather_s(late_s: Sequence[float], spec: RunSpec) -> float:
     """Seconds from the first peer that is ready until the coordinator asks, unless all are ready earlier.
 
-    `late_s` is how much later than the first each peer would be ready. If all are in time, all are waited for.
+    `late_s` is how much later than the first each peer would be ready. If all are in time, all are waited for. Peers
+    that keep fewer than `KNOWN` rounds never learn more than the slowest of these.
     """
     cap_s, waits = spec.round.gather_s, [spec.round.gather_s]
+    if spec.round.keep_rounds < KNOWN:
+        return min(cap_s, with_slack(max(late_s)))
     for _ in range(MOST_ROUNDS):
         came = [late if late <= waits[-1] else MISSED * waits[-1] for late in late_s]
         waits.append(deadline([came], DATA_FLOOR_S, cap_s, spec.round.patience))

@@ -164,7 +164,7 @@ UNLIKE = [Machine(name="a", step_s=1.0), Machine(name="b", step_s=3.0)]
 @pytest.mark.parametrize("pace", ["steps", "speed"])
 def test_peers_of_unlike_speeds_are_planned_both_with_equal_steps_and_with_shares_by_speed(pace: str) -> None:
     """Whichever the spec has: the better of the two is found, since all wait for the slower of two."""
-    asked = question(spec(round={"pace": pace}), swarm_of(UNLIKE))
+    asked = question(spec(round={"pace": pace, "gather_s": 3600}), swarm_of(UNLIKE))
     best = search(asked).best
     other = evaluate(asked, dataclasses.replace(best.strategy, pace="steps"))
     assert best.strategy.pace == "speed"
