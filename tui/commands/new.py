@@ -38,6 +38,8 @@ CARD_BYTES = 12e9
 """The memory of a home GPU. A model that needs more to be trained as a whole gets an adapter."""
 ROUNDS = ("round.", "codec.", "inner.sequences", "inner.accumulation")
 """The settings of a spec that a plan chooses, or that decide what it would choose."""
+LEAST_WARM = 5
+"""A run has so many times the rounds in which it warms up, or none is planned that is longer."""
 WIDTH = 100
 """The columns of a table if no terminal says how many it has."""
 FEW_FILES = 20
@@ -94,7 +96,8 @@ class NewCommand(Command):
         path = self.to or Path(f"{spec.run.name}.toml")
         _require_new(path)
         write_atomic(path, dump(spec).encode())
-        print(*(wrapped(line, WIDTH) for line in (*about(spec, cost), *planned)), sep="\n")
+        of_what, *needs = about(spec, cost)
+        print(*(wrapped(line, WIDTH) for line in (of_what, *planned, *needs)), sep="\n")
         if spec.data.source == "files":
             print(f"each volunteer says where the text lies: --set data_path={wishes.data}")
         print(f"written to {path}; start it with: homefires bootstrap {path}")
@@ -229,8 +232,8 @@ def made(wishes: NewCommand, of_model: Mapping[str, Any]) -> tuple[RunSpec, Roun
 
 
 def _with_rounds(spec: RunSpec, wishes: NewCommand) -> tuple[RunSpec, list[str]]:
-    """The spec with the rounds that a plan recommends, and what they are, in words. Those of a shipped run stay, and
-    those of whoever sets anything about rounds."""
+    """The spec with the rounds that a plan recommends, and what they are, in words. Those of a shipped run stay, those
+    of whoever sets anything about rounds, and those of a run that would be over before it has warmed up."""
     from tui.simulation.recommended import recommended
 
     is_chosen = any(text.strip().startswith(ROUNDS) for text in wishes.sets)
@@ -239,8 +242,13 @@ def _with_rounds(spec: RunSpec, wishes: NewCommand) -> tuple[RunSpec, list[str]]
     found = recommended(spec)
     if found is None:
         return spec, []
-    undo = f"--set round.steps={spec.round.steps}"
-    return found.spec, [f"planned: {found.words}; the rounds stay as they were with {undo}"]
+    rounds = _rounds_of(wishes.time, _cost_of(found.spec).round_s, "--time")
+    table = spec.round
+    warm = max(table.sync_rounds + table.ramp_rounds, spec.outer.momentum_warmup_rounds, spec.aggregation.warmup_rounds)
+    if rounds < LEAST_WARM * warm:
+        return spec, []
+    undo = f"with --set round.steps={table.steps}, or another setting of rounds, nothing is planned"
+    return found.spec, [f"planned: {found.words}; {undo}"]
 
 
 def _with_model(model: str, sets: Sequence[str]) -> dict[str, Any]:

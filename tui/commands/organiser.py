@@ -102,7 +102,7 @@ def run_bootstrap(
     for line in textwrap.wrap(describe_model(path), columns(UNBROKEN), break_long_words=False, break_on_hyphens=False):
         output.say(line)
     if is_new:
-        recommend(spec, output)
+        recommend(spec, path, output)
     argv = node_argv(path, options)
     output.say(f"serving {spec.run.name}; data in {directory}; Ctrl-C stops")
     output.say(f"the invite is in {directory / INVITE_FILE}, too")
@@ -117,12 +117,15 @@ def run_bootstrap(
     return serve_and_keep(argv, log, keep, output)
 
 
-def recommend(spec: RunSpec, output: Output) -> None:
+def recommend(spec: RunSpec, path: Path, output: Output) -> None:
     """Say in a line if a plan would make more of the run's rounds. Its organiser wrote them, so they stay."""
     from tui.simulation.recommended import recommended
 
     if (found := recommended(spec)) is not None:
-        output.say(f"a plan would choose {found.words}; see homefires plan")
+        output.say(
+            f"a plan would choose {found.words}; homefires plan {path} --peers {found.peers} --upload 20 says why, and "
+            "with --write FILE makes another run of it"
+        )
 
 
 def node_argv(path: Path, options: NodeOptions) -> list[str]:

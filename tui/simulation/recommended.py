@@ -10,12 +10,14 @@ from peer.planning.plan.model_shape import shape_of
 from peer.planning.plan.peer_set import Machine, uniform_peers
 from peer.planning.plan.planning_problem import PlanningProblem
 from peer.planning.plan.run_needs import peers_of
-from peer.planning.plan.strategy_search import as_it_stands, differences, search
+from peer.planning.plan.strategy_search import RankedStrategy, as_it_stands, differences, search
 from peer.schema.spec import RunSpec
 from tui.simulation.planner import chosen_spec
 
 LEAST_GAIN = 0.05
 """A smaller gain is within what a plan errs by."""
+MOST_DELAY = 0.25
+"""An average that came later than after this share of a round's steps was never measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,18 +27,29 @@ class Recommendation:
     spec: RunSpec
     words: str
     """What differs, and what is gained by it."""
+    peers: int
+    """For how many homes it was planned."""
 
 
 def recommended(spec: RunSpec) -> Recommendation | None:
     """What `homefires plan` recommends for as many homes as found the run; None if its own rounds are as good."""
     homes = uniform_peers(peers_of(spec), Machine(name="a home", upload_mbps=UPLOAD_BPS / 1e6))
     question = PlanningProblem(spec=spec, shape=shape_of(spec), swarm=homes, given=shipped())
-    best, now = search(question).best, as_it_stands(question)
-    gain = best.score / now.score - 1
-    if gain < LEAST_GAIN:
+    now = as_it_stands(question)
+    best = next((ranked for ranked in search(question).ranked if _is_measured(ranked)), now)
+    gain = best.score / now.score
+    if gain < 1 + LEAST_GAIN:
         return None
+    more = f"{gain - 1:.0%} more" if gain < 2 else f"{gain:.1f} times as much"
     words = (
-        f"{differences(best.strategy, now.strategy)}: {gain:.0%} more tokens/s of equal worth, between {len(homes)} "
-        f"home GPUs on {UPLOAD_BPS / 1e6:.0f} Mbit/s"
+        f"{differences(best.strategy, now.strategy)}: {len(homes)} home GPUs on {UPLOAD_BPS / 1e6:.0f} Mbit/s would "
+        f"learn {more} in the same time"
     )
-    return Recommendation(spec=chosen_spec(question, best), words=words)
+    return Recommendation(spec=chosen_spec(question, best), words=words, peers=len(homes))
+
+
+def _is_measured(ranked: RankedStrategy) -> bool:
+    """Whether its average comes no later than any that was measured."""
+    cost, chosen = ranked.cost, ranked.strategy
+    delay_s = cost.agreement.submit + cost.agreement.talking
+    return chosen.overlap != "streaming" or delay_s <= MOST_DELAY * chosen.steps * min(cost.step_s)

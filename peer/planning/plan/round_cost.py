@@ -15,12 +15,13 @@ Formulas from papers name them; the others follow `peer/consensus/rounds/README.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
 from peer.consensus.protocol.electorate import quorum
-from peer.consensus.rounds.timeouts import DATA_FLOOR_S, KNOWN, MISSED, deadline, with_slack
+from peer.consensus.rounds.timeouts import CONTROL_FLOOR_S, DATA_FLOOR_S, KNOWN, MISSED, deadline, with_slack
 from peer.node.lifecycle.pace import MOST as MOST
 from peer.node.lifecycle.pace import reference, steps_at
 from peer.planning.plan.coefficients import UNMEASURED, Coefficients
@@ -188,7 +189,7 @@ def made_steps(spec: RunSpec, step_s: Sequence[float]) -> int:
     if spec.round.pace == "time":
         return spec.round.steps
     pairs = zip(steps_of(spec, step_s), _wanted_steps(spec, step_s), strict=True)
-    return max(1, int(spec.round.steps * max(made / wanted for made, wanted in pairs)))
+    return max(1, max(int(spec.round.steps * made // wanted) for made, wanted in pairs))
 
 
 # ---- communication ----
@@ -234,17 +235,41 @@ def _waiting(
     """`none` and `layerwise`: a round lasts until the slowest peer that is waited for is ready, plus the agreement."""
     slower = 1 + (given.spread if swarm.cores and len(swarm) > 1 else 0.0)
     made_s = [steps * each for steps, each in zip(parts, step_s, strict=True)]
-    first_s = min(made_s)
-    asked_s = first_s + gather_s([each - first_s for each in made_s], spec)
-    trained_s = min(slower * max(made_s), asked_s)
-    steps = [_made_by(asked_s, part, each) for part, each in zip(parts, step_s, strict=True)]
+    asked_s = _asked_s(spec, made_s)
+    is_late = max(made_s) > asked_s
+    trained_s = _gathered_s(spec, made_s, step_s, asked_s) if is_late else min(slower * max(made_s), asked_s)
+    steps = [_made_by(trained_s if is_late else asked_s, part, each) for part, each in zip(parts, step_s, strict=True)]
     apply_s = phases.apply
     if spec.round.overlap == "layerwise":
         apply_s = layerwise_s(apply_s, fmean(step_s))
     agreed_s = phases.submit + phases.talking + apply_s
     round_s = max(trained_s + agreed_s, float(spec.round.min_round_s))
     exposed = tuple(round_s - min(made, trained_s) for made in made_s)
-    return _cost(spec, swarm, given, phases, traffic, round_s, trained_s, exposed, steps, step_s, trained_s - first_s)
+    waits_s = trained_s - min(made_s)
+    return _cost(spec, swarm, given, phases, traffic, round_s, trained_s, exposed, steps, step_s, waits_s)
+
+
+def _asked_s(spec: RunSpec, made_s: Sequence[float]) -> float:
+    """When those who are not ready are asked for what they have: as `timeouts.asks_at` says, not before a quorum is
+    ready or the longest wait is over."""
+    late_s = [made - min(made_s) for made in made_s]
+    of_quorum_s = sorted(late_s)[quorum(late_s) - 1]
+    return min(made_s) + max(gather_s(late_s, spec), min(spec.round.gather_s, of_quorum_s))
+
+
+def _gathered_s(spec: RunSpec, made_s: Sequence[float], step_s: Sequence[float], asked_s: float) -> float:
+    """The mean time until a round has all that it waits for, where some peers are later than `asked_s`.
+
+    Of those, who has made half of its part finishes a step before it gives that. A round that such a peer leads waits
+    for it, until the next coordinator takes over (`timeouts.patience_s`). The formula is ours; it is compared with the
+    round machine in virtual time (`test_unlike_peers`).
+    """
+    half_made = [(made, each) for made, each in zip(made_s, step_s, strict=True) if asked_s < made <= 2 * asked_s]
+    given_s = [min(math.ceil(asked_s / each) * each, made, asked_s + spec.round.ack_s) for made, each in half_made]
+    hurried_s = max([asked_s, *given_s])
+    patience_s = max(2 * DATA_FLOOR_S, spec.round.ack_s) + 2 * CONTROL_FLOOR_S  # where exchanges are short
+    taken_over_s = max(min(made_s) + patience_s, asked_s) + spec.round.stagger_s
+    return fmean(hurried_s if made <= asked_s else max(hurried_s, min(made, taken_over_s)) for made in made_s)
 
 
 def _made_by(asked_s: float, part: float, step_s: float) -> float:
@@ -284,8 +309,8 @@ def _streaming(
     made_s = [min(made, asked_s) for made in made_s]
     if table.pace == "time":
         periods_s = [
-            max(agreed_s + table.max_train_s - each / 2, made + phases.apply)  # one step is always made
-            for made, each in zip(made_s, step_s, strict=True)
+            max(agreed_s + min(table.max_train_s - each / 2, asked_s), made + held + phases.apply)  # one step at least
+            for made, held, each in zip(made_s, held_s, step_s, strict=True)
         ]
     else:
         periods_s = [
@@ -309,11 +334,11 @@ def _streaming(
 def _asked_streaming_s(spec: RunSpec, made_s: Sequence[float]) -> float:
     """When those who are not ready are asked for what they have, while all train on.
 
-    With H steps each, the faster ones get ahead until they are ready as a round begins. So patience, which counts from
+    Where parts differ, the faster ones get ahead until they are ready as a round begins. So patience, which counts from
     the first that is ready and is learned from all of them, ends as soon as a quorum is ready, or with the longest
-    wait there is.
+    wait there is. Shares by speed are alike.
     """
-    if spec.round.pace != "steps":
+    if spec.round.pace == "speed":
         return min(made_s) + gather_s([made - min(made_s) for made in made_s], spec)
     last = max(made_s) if spec.round.keep_rounds < KNOWN else sorted(made_s)[quorum(made_s) - 1]
     return min(max(min(made_s), spec.round.gather_s), last)

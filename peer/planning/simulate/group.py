@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 from random import Random
+from statistics import fmean
 
 from peer.consensus.codec.run_rules import rules_of
 from peer.consensus.protocol.head import ChainHead, genesis_anchor
@@ -206,10 +208,16 @@ class Group:
 
     def _links(self) -> VirtualNetwork:
         real = rules_of(self.spec, self.parts, ModelKeys(""))
-        sizes = Sizes(real.bytes_in(0), real.means_in(0), TOKEN_BYTES, real.row_bytes)
+        sizes = Sizes(_usual(real.sizes), _usual(real.mean_sizes), TOKEN_BYTES, real.row_bytes)
         dice = Random(f"{self.seed} links ")
         between = _Between(self.setting, dice, self._places)
         return VirtualNetwork(self.scheduler, dice, between.delay_s, between.bandwidth_bps, sizes.of)
+
+
+def _usual(sizes: Sequence[Sequence[int]]) -> list[int]:
+    """The bytes of each part, by its number in a fragment: the mean of all fragments, since a message does not name
+    its own."""
+    return [round(fmean(filter(None, parts))) for parts in zip_longest(*sizes)]
 
 
 class _Between:

@@ -221,7 +221,7 @@ class Sizes:
     `part_bytes` the real sizes.
 
     Parts of different sizes are told apart by their number in the fragment that a round averages. Where a message does
-    not name its round, as an answer to FETCH, a part counts with the mean size.
+    not name its parts, each counts with the mean size.
     """
 
     def __init__(self, part_bytes: Sequence[int], mean_bytes: Sequence[int], token_bytes: int, row_bytes: int) -> None:

@@ -123,6 +123,15 @@ def test_no_more_steps_than_somebody_makes_in_time(pace: Pace, most: int) -> Non
         assert ranked.strategy.steps <= max(ranked.cost.steps), "the H that is said is made"
 
 
+@pytest.mark.parametrize("delay", [0, 3])
+def test_steps_that_are_longer_than_a_round_may_train_are_planned(delay: int) -> None:
+    """One is made in each round, and counts."""
+    table = {"pace": "time", "overlap": "streaming", "max_train_s": 1.0, "delay": delay}
+    asked = question(spec(round=table), peers(2, step_s=2.0))
+    assert as_it_stands(asked).cost.steps == pytest.approx((1.0, 1.0), abs=0.5)
+    assert search(asked).best.score > 0
+
+
 def test_what_does_not_fit_is_said_with_the_peer_and_the_number() -> None:
     asked = question(swarm=peers(2, memory_gb=0.001))
     with pytest.raises(

@@ -8,7 +8,10 @@ from itertools import pairwise
 
 import pytest
 
+from peer.planning.plan.model_shape import shape_of
+from peer.planning.plan.peer_set import Machine, uniform_peers
 from peer.planning.plan.peers_file import declared_by
+from peer.planning.plan.round_traffic import traffic_of
 from peer.planning.simulate.group import Group
 from peer.planning.simulate.run_summary import figures_of
 from peer.planning.simulate.scenario import Churn, ChurnEvent, Scenario
@@ -115,6 +118,18 @@ def test_peers_of_a_file_are_as_far_apart_as_it_says() -> None:
     links = Group(setting(declared=declared)).network
     assert [links.way("p000", to).delay_s for to in ("p001", "p002")] == [0.005, 0.2]
     assert links.way("p000", "p002").bps == 1e9
+
+
+def test_fragments_whose_parts_differ_in_number_and_size() -> None:
+    """Each part counts with about its own bytes."""
+    run = dataclasses.replace(spec(fragments=3), codec=dataclasses.replace(spec().codec, part_elements=20_000))
+    options = setting(rounds=6, spec=run)
+    group = Group(options)
+    assert len({len(sizes) for sizes in group.rules(group.name_of(0)).sizes}) > 1
+    group.run()
+    figures = figures_of(group.tally, 4, 3, group.network.messages)
+    planned = traffic_of(shape_of(run), run, uniform_peers(4, Machine(name="p", upload_mbps=10.0)))
+    assert figures.bytes_sent == pytest.approx(planned.up_bytes, rel=0.2)
 
 
 def test_streaming_hides_the_exchange() -> None:

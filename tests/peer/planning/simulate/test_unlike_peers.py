@@ -27,6 +27,8 @@ KNOWN_AFTER, ROUNDS = 8, 32
         pytest.param((0.5, 0.5, 0.6, 0.8, 2.5), {}, id="one is not waited for"),
         pytest.param((0.5, 0.5, 0.6, 0.8, 2.5), {"overlap": "streaming"}, id="nor while the others stream"),
         pytest.param((0.5, 0.5, 0.6, 0.8, 2.5), {"keep_rounds": 2}, id="all are, where no deadline is learned"),
+        pytest.param((0.5, 0.5, 0.5, 1.2, 1.2), {}, id="a quorum lacks one of two late ones"),
+        pytest.param((0.5, 0.5, 3.0), {}, id="one of three is not waited for but where it leads"),
         pytest.param((0.5, 0.6, 0.7, 0.8), {}, id="all are in time"),
         pytest.param((0.5, 0.6, 0.7, 0.8), {"overlap": "streaming"}, id="all are in time and stream"),
         pytest.param((0.5, 0.5, 0.8), {"overlap": "streaming"}, id="two of three stream without the third"),
@@ -35,6 +37,9 @@ KNOWN_AFTER, ROUNDS = 8, 32
         pytest.param((0.5, 0.5, 0.6, 0.8, 2.5), {"pace": "speed"}, id="a share by speed"),
         pytest.param((0.5, 0.5, 0.6, 0.8, 2.5), {"pace": "speed", "overlap": "streaming"}, id="a share that streams"),
         pytest.param((0.5, 0.5, 0.6, 0.8, 2.5), {"pace": "time", "max_train_s": 10.0}, id="as many as fit in a time"),
+        pytest.param(
+            (0.5, 0.5, 2.0), {"pace": "time", "max_train_s": 40.0, "overlap": "streaming"}, id="twice H in less time"
+        ),
     ],
 )
 def test_rounds_take_as_long_as_planned(step_s: tuple[float, ...], round: dict[str, Any], seed: int) -> None:
