@@ -123,8 +123,8 @@ def recommend(spec: RunSpec, path: Path, output: Output) -> None:
 
     if (found := recommended(spec)) is not None:
         output.say(
-            f"a plan would choose {found.words}; homefires plan {path} --peers {found.peers} --upload 20 says why, and "
-            "with --write FILE makes another run of it"
+            f"a plan would choose {found.words}; homefires plan {path} {found.homes} says why, and with --write FILE "
+            "makes another run of it"
         )
 
 

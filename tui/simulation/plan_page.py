@@ -116,7 +116,7 @@ def _caveats(found: PlanAnswer) -> list[str]:
     if found.question.spec.round.pace == "time":
         lines.append("rounds stay by time (round.pace): how long they take is the organiser's choice, and not compared")
     lines += _about_cuts(found)
-    delay = min(MOST * chosen.steps, (cost.agreement.submit + cost.agreement.talking) / min(cost.step_s))
+    delay = min(MOST * chosen.steps, cost.delay_steps)
     if chosen.overlap == "streaming" and delay > LATE * chosen.steps:
         lines.append(
             f"the average comes {delay:.0f} steps late, of {chosen.steps}: half a per cent of quality is assumed for "

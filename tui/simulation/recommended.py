@@ -27,8 +27,8 @@ class Recommendation:
     spec: RunSpec
     words: str
     """What differs, and what is gained by it."""
-    peers: int
-    """For how many homes it was planned."""
+    homes: str
+    """The options of `homefires plan` that name the same homes."""
 
 
 def recommended(spec: RunSpec) -> Recommendation | None:
@@ -41,15 +41,17 @@ def recommended(spec: RunSpec) -> Recommendation | None:
     if gain < 1 + LEAST_GAIN:
         return None
     more = f"{gain - 1:.0%} more" if gain < 2 else f"{gain:.1f} times as much"
+    upload = f"{UPLOAD_BPS / 1e6:.0f}"
     words = (
-        f"{differences(best.strategy, now.strategy)}: {len(homes)} home GPUs on {UPLOAD_BPS / 1e6:.0f} Mbit/s would "
-        f"learn {more} in the same time"
+        f"{differences(best.strategy, now.strategy)}: {len(homes)} home GPUs on {upload} Mbit/s would learn {more} in "
+        "the same time"
     )
-    return Recommendation(spec=chosen_spec(question, best), words=words, peers=len(homes))
+    return Recommendation(
+        spec=chosen_spec(question, best), words=words, homes=f"--peers {len(homes)} --upload {upload}"
+    )
 
 
 def _is_measured(ranked: RankedStrategy) -> bool:
     """Whether its average comes no later than any that was measured."""
-    cost, chosen = ranked.cost, ranked.strategy
-    delay_s = cost.agreement.submit + cost.agreement.talking
-    return chosen.overlap != "streaming" or delay_s <= MOST_DELAY * chosen.steps * min(cost.step_s)
+    chosen = ranked.strategy
+    return chosen.overlap != "streaming" or ranked.cost.delay_steps <= MOST_DELAY * chosen.steps

@@ -95,6 +95,11 @@ class RoundCost:
         return self.traffic.up_bytes * 86_400 / self.round_s
 
     @property
+    def delay_steps(self) -> float:
+        """How many inner steps the fastest peer makes until an average comes, if all stream."""
+        return (self.agreement.submit + self.agreement.talking) / min(self.step_s)
+
+    @property
     def exposed(self) -> float:
         """The exposed share of a round, averaged over peers."""
         return fmean(self.exposed_s) / self.round_s
@@ -238,7 +243,7 @@ def _waiting(
     asked_s = _asked_s(spec, made_s)
     is_late = max(made_s) > asked_s
     trained_s = _gathered_s(spec, made_s, step_s, asked_s) if is_late else min(slower * max(made_s), asked_s)
-    steps = [_made_by(trained_s if is_late else asked_s, part, each) for part, each in zip(parts, step_s, strict=True)]
+    steps = [_made_by(trained_s, part, each) for part, each in zip(parts, step_s, strict=True)]
     apply_s = phases.apply
     if spec.round.overlap == "layerwise":
         apply_s = layerwise_s(apply_s, fmean(step_s))
@@ -272,14 +277,14 @@ def _gathered_s(spec: RunSpec, made_s: Sequence[float], step_s: Sequence[float],
     return fmean(hurried_s if made <= asked_s else max(hurried_s, min(made, taken_over_s)) for made in made_s)
 
 
-def _made_by(asked_s: float, part: float, step_s: float) -> float:
-    """The counted steps of a peer: its part if that is finished when the others ask, otherwise the steps made by
-    then.
+def _made_by(trained_s: float, part: float, step_s: float) -> float:
+    """The counted steps of a peer: its part if that is finished in the time that all train, otherwise the steps made
+    by then.
 
-    A peer with less than half of its part does not count in that round, but its steps are carried into the next one. So
-    nothing is lost, and the mean counts all of them.
+    A peer with less than half of its part does not count in that round, but its steps are carried into the next one,
+    so the mean counts them.
     """
-    return part if part * step_s <= asked_s else max(0.0, asked_s / step_s)
+    return part if part * step_s <= trained_s else max(0.0, trained_s / step_s)
 
 
 def layerwise_s(apply_s: float, step_s: float) -> float:
@@ -339,7 +344,7 @@ def _asked_streaming_s(spec: RunSpec, made_s: Sequence[float]) -> float:
     wait there is. Shares by speed are alike.
     """
     if spec.round.pace == "speed":
-        return min(made_s) + gather_s([made - min(made_s) for made in made_s], spec)
+        return _asked_s(spec, made_s)
     last = max(made_s) if spec.round.keep_rounds < KNOWN else sorted(made_s)[quorum(made_s) - 1]
     return min(max(min(made_s), spec.round.gather_s), last)
 
@@ -365,8 +370,8 @@ counts."""
 def gather_s(late_s: Sequence[float], spec: RunSpec) -> float:
     """Seconds from the first peer that is ready until the coordinator asks, unless all are ready earlier.
 
-    `late_s` is how much later than the first each peer would be ready. If all are in time, all are waited for. Peers
-    that keep fewer than `KNOWN` rounds never learn more than the slowest of these.
+    `late_s` is how much later than the first each peer would be ready. If all are in time, all are waited for. A run
+    that keeps fewer than `KNOWN` rounds learns no deadline, and gives the slowest time to spare.
     """
     cap_s, waits = spec.round.gather_s, [spec.round.gather_s]
     if spec.round.keep_rounds < KNOWN:
