@@ -28,7 +28,7 @@ from peer.consensus.protocol.block import Block
 from peer.consensus.protocol.electorate import order
 from peer.network.link.cluster_invite import issue_in
 from peer.node.store.run_directory import block_path, head_after
-from peer.schema.events import AlertRaised, EventLine, InviteIssued, RoundCommitted, parse_line
+from peer.schema.events import AlertRaised, EventLine, InviteIssued, PeerStateChanged, RoundCommitted, parse_line
 from peer.schema.spec import dump
 from peer.testing.child_process import (
     BUSY,
@@ -86,6 +86,14 @@ class _Peer:
     def is_live(self) -> bool:
         """Also when it has made the last round of a run and ended well."""
         return self.child is not None and not self.may_end
+
+    @property
+    def last_words(self) -> str:
+        """What it said last of its state, and its last alert."""
+        states = [line.event for line in self.lines if isinstance(line.event, PeerStateChanged)]
+        alerts = [line.event for line in self.lines if isinstance(line.event, AlertRaised)]
+        state = "".join(f", {event.state}: {event.why}" for event in states[-1:])
+        return state + "".join(f", {event.code}: {event.text}" for event in alerts[-1:])
 
 
 class RealSwarm(Swarm):
@@ -491,10 +499,10 @@ class RealSwarm(Swarm):
         return next(peer.index for peer in self._peers if peer.id == peer_id)
 
     def _where(self) -> str:
-        """A line for each peer; of one that has ended, the end of its log."""
-        at = [(peer, f"peer {peer.index} at round {max(peer.commits, default=0)}") for peer in self._peers]
-        return "".join(
-            f"\n  {where} is live; its log: {peer.directory / 'peer.log'}" if peer.is_live
-            else f"\n  {where} has ended: {self.log(peer.index)[-LOG_TAIL:]}"
-            for peer, where in at
-        )  # fmt: skip
+        """A line for each peer: its round, what it said last, and its log; of one that has ended, the log's end."""
+        lines = []
+        for peer in self._peers:
+            text = f"\n  peer {peer.index} at round {max(peer.commits, default=0)}{peer.last_words}; it "
+            text += f"is live; its log: {peer.directory / 'peer.log'}" if peer.is_live else "has ended: "
+            lines.append(text if peer.is_live else text + self.log(peer.index)[-LOG_TAIL:])
+        return "".join(lines)

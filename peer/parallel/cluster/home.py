@@ -266,14 +266,17 @@ class ClusterHome:
                     self.homes.end(self._moves)
                     raise self._moves
                 if peer in {holder.peer for holder in self.assignment.workers}:
-                    self.homes.lost(peer, why)
                     raise HomeGone(peer, why)
             case StagesAssigned(assignment=assignment) if assignment.epoch > self.assignment.epoch:
                 self._deal(assignment)
 
     def note_lost(self, said: HomeLost) -> None:
-        """Let `take_over` end: a home that comes back has another connection. May be called from any thread."""
+        """Let `take_over` end, and what a lead's trainer waits for from this home, also in a life that is leaving: a
+        home that comes back has another connection. May be called from any thread."""
         self._lost = HomeGone(said.peer, said.why)
+        is_worker = said.peer in {holder.peer for holder in self.assignment.workers}
+        if isinstance(self.homes, LeadHomes) and is_worker and self._moves is None:
+            self.homes.lost(said.peer, said.why)
 
     def _deal(self, assignment: Assignment) -> None:
         """Continue with a new assignment if this home's layers and its lead stay the same; raises HomeGone

@@ -172,7 +172,7 @@ class LeadHomes:
         self.snapshot = anchor
 
     def lost(self, peer: str, why: str) -> None:
-        """This home has lost its connection to the lead; waiting for it ends. May be called from any thread."""
+        """This home has lost its connection to the lead; all waiting ends. May be called from any thread."""
         with self._heard:
             self._gone[peer] = why
             self._heard.notify_all()
@@ -227,8 +227,8 @@ class LeadHomes:
             with self._heard:
                 if (ask.anchor, peer) in said:
                     return said[ask.anchor, peer]
-                if peer in self._gone:
-                    raise HomeGone(peer, self._gone[peer])
+                for gone, gone_why in self._gone.items():  # whichever it is: perhaps this one waits for that one
+                    raise HomeGone(gone, gone_why)
                 now = time.monotonic()
                 if now >= until:
                     raise SilentHome(peer, f"{why} within {self._answer_s:.0f} s")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from peer.parallel.pipeline.home_messages import AskBytes, BytesHere, decode_hom
 from peer.parallel.pipeline.stage_model import model_layers
 from peer.parallel.pipeline.step_times import StepTimes
 from peer.schema.ipc import Assignment, HomeLost, HomeOffer, StageHolder
+from peer.testing.child_process import HANG_S
 from tests.peer.parallel.pipeline.stages import MemoryFlow, small_spec
 
 SPEC = small_spec(blocks=9)
@@ -103,3 +105,26 @@ def test_who_waits_for_layers_of_a_lost_home_waits_no_longer(lead: Lead, monkeyp
     lead.home.note_lost(HomeLost("a", "its stream has ended"))
     with pytest.raises(HomeGone, match="its stream has ended"):
         lead.home.take_over(SPEC, lambda: False)
+
+
+def test_a_lead_waits_for_no_answer_of_a_lost_home(lead: Lead) -> None:
+    """Its life takes no note of lost homes once it leaves, and its trainer would wait for two minutes."""
+    homes = lead.home.homes
+    assert isinstance(homes, LeadHomes)
+    with ThreadPoolExecutor(1) as trainer:
+        waits = trainer.submit(homes.state_digest, ANCHOR, 2, [b"\x01" * 32], {})
+        lead.home.note_lost(HomeLost("a", "its stream has ended"))
+        with pytest.raises(HomeGone, match="its stream has ended"):
+            waits.result(HANG_S)
+
+
+def test_a_lost_spare_and_a_home_that_has_gone_to_its_other_layers_end_nothing(lead: Lead) -> None:
+    homes = lead.home.homes
+    assert isinstance(homes, LeadHomes)
+    lead.home.note_lost(HomeLost("spare", "its stream has ended"))
+    homes.require_all()
+    lead.commits()
+    lead.answer("a", "b")
+    assert lead.commits() is not None
+    lead.home.note_lost(HomeLost("b", "its stream has ended"))
+    homes.require_all()
