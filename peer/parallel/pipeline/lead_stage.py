@@ -108,6 +108,8 @@ class LeadStage(StageDevice):
         self._chance = random.SystemRandom()
         self._tries, self._untried_steps = False, TRIAL_APART
         """Whether the present step begins with trials, and the steps since the last: these homes were never tried."""
+        self._doubts = False
+        """Whether a loss was odd since the last trial."""
         self._step_now = time.time_ns() // 1_000_000  # later than any of a life before this one
         self._in_hand: dict[int, Flight] = {}
         self._sweeps, self._flights = 0, 0
@@ -131,7 +133,8 @@ class LeadStage(StageDevice):
         Also raises HomeGone. If the step was not made, the sequences read for it are read again for the next one.
         """
         began = time.perf_counter()
-        self._tries = (position == 0 and self._untried_steps >= TRIAL_APART) or not self._chance.randrange(TRIAL_ONE_IN)
+        is_due = position == 0 and self._untried_steps >= TRIAL_APART
+        self._tries = is_due or self._doubts or not self._chance.randrange(TRIAL_ONE_IN)
         try:
             made = super().step(round, position, stop)
             self.step_s = time.perf_counter() - began
@@ -154,6 +157,7 @@ class LeadStage(StageDevice):
             self._share_matrix()
             if self._tries:
                 self._require_descent(whole)
+                self._doubts = False
             self._step_now += 1
             self._in_hand.clear()
             self._busy_s = 0.0
@@ -279,10 +283,10 @@ class LeadStage(StageDevice):
         gradient = self._gradient_back(message, leaving)
         history = self._histories[home]
         fault = history.fault_of(of_predicted(gradient, tokens_BT))
-        if predicted_tokens(tokens_BT):
-            fault = history.fault_of_loss(message.loss * step_scale([tokens_BT], whole)) or fault
         if fault is not None:
             raise GarbageHome(home, f"returned {fault}")
+        if predicted_tokens(tokens_BT):
+            self._doubts |= history.is_odd_loss(message.loss * step_scale([tokens_BT], whole))
         torch.autograd.backward(leaving, gradient)
         self._busy_s += time.perf_counter() - began
         return message.loss

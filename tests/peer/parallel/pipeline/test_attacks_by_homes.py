@@ -186,16 +186,44 @@ def test_rounds_of_one_step_are_not_all_tried_and_a_late_liar_is_found(
             cluster.lead.step(0, 0)
 
 
-@pytest.mark.parametrize("loss", [5.0, torch.nan, -1.0])
-def test_a_loss_that_cannot_be_is_found(loss: float, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("loss", "why"),
+    [
+        (torch.nan, "a loss of nan"),
+        (-1.0, "a loss of -1.0"),
+        (5.0, "a gradient down which the loss falls by 0.00 of what it promises"),
+    ],
+)
+def test_a_loss_that_cannot_be_is_found(loss: float, why: str, tmp_path: Path) -> None:
+    """One that can be, of an odd text, is found in the trial that follows, if it is a lie."""
+
     def changed(sender: str, to: str, frame: bytes) -> bytes | None:
         message = decode_flight(frame)
         return encode_flight(replace(message, loss=loss)) if isinstance(message, FlightBack) else frame
 
     gone = found(Cluster(small_spec(), 2, "float32", tmp_path), changed)
     assert isinstance(gone, GarbageHome)
-    assert gone.peer == "second"
-    assert re.match(r"returned a loss of -?(\d|nan)", gone.why)
+    assert (gone.peer, gone.why.startswith(f"returned {why}")) == ("second", True), gone.why
+
+
+def test_an_odd_text_gets_no_honest_home_expelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a text that is like no other the loss is several times the usual one. The next step begins with a trial."""
+    monkeypatch.setattr(lead_stage, "TRIAL_ONE_IN", 1 << 60)
+    cluster, tried, made, odd_at = Cluster(small_spec(), 3, "float32", tmp_path), list[int](), list[float](), 4
+
+    def watched(sender: str, to: str, frame: bytes) -> bytes | None:
+        message = decode_flight(frame)
+        if isinstance(message, GiveUpStep):
+            tried.append(len(made))
+        if isinstance(message, FlightBack) and len(made) == odd_at:
+            return encode_flight(replace(message, loss=4 * message.loss))
+        return frame
+
+    cluster.flow.change = watched
+    with cluster.at_work():
+        for position in range(1, odd_at + 4):
+            made.append(cluster.lead.step(0, position).loss)
+    assert set(tried) == {odd_at + 1}
 
 
 @pytest.mark.parametrize("loss", [torch.nan, torch.inf, -1.0])
