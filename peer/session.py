@@ -329,6 +329,8 @@ class Session:
                 return LinkEnded(now, item)
             case ipc.HomesOffered() | ipc.StagesAssigned() | ipc.HomeLost():
                 return self._hear_cluster(item, now)
+            case ipc.HomesMissing(missing) if self.life.serves and not self.life.leaving:
+                raise HomesLacking(missing, "the lead of the cluster gives this home no layers any more")
             case ipc.HomesMissing():
                 return None  # said before they came
             case ipc.AskSubmit() if self.life.serves:

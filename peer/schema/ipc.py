@@ -112,6 +112,12 @@ class HomeOffer(Struct, frozen=True, forbid_unknown_fields=True):
     """What its line sends."""
 
 
+class HomesExpelled(ToLink, frozen=True):
+    """From a lead: these homes get no layers again, so that others may take their places."""
+
+    homes: Members
+
+
 class SeekWork(ToLink, frozen=True):
     """Said by a worker that has no stage yet: what it may offer. Both as in `HomeOffer`."""
 
@@ -336,7 +342,7 @@ class LinkFailed(ToTrainer, frozen=True):
 
 AnyToLink = (
     OpenLink | ChangeLimits | Hello | ReportProgress | OfferContribution | PausedAt | StepsGoOn | StandsAt
-    | LossMeasured | Leave | AssignStages | LayersHeld | StartLooked | SeekWork | LookForHomes
+    | LossMeasured | Leave | AssignStages | HomesExpelled | LayersHeld | StartLooked | SeekWork | LookForHomes
 )  # fmt: skip
 AnyToTrainer = (
     SpecText | Waiting | BeginAt | ReplayBlock | ResumeAt | BlockCommitted | AdoptSnapshot | InStep

@@ -87,14 +87,6 @@ class _Peer:
         """Also when it has made the last round of a run and ended well."""
         return self.child is not None and not self.may_end
 
-    @property
-    def last_words(self) -> str:
-        """What it said last of its state, and its last alert."""
-        states = [line.event for line in self.lines if isinstance(line.event, PeerStateChanged)]
-        alerts = [line.event for line in self.lines if isinstance(line.event, AlertRaised)]
-        state = "".join(f", {event.state}: {event.why}" for event in states[-1:])
-        return state + "".join(f", {event.code}: {event.text}" for event in alerts[-1:])
-
 
 class RealSwarm(Swarm):
     """A run of real processes below `directory`: a bootstrap node and `peers` founders, started at once.
@@ -500,9 +492,9 @@ class RealSwarm(Swarm):
 
     def _where(self) -> str:
         """A line for each peer: its round, what it said last, and its log; of one that has ended, the log's end."""
-        lines = []
+        text = ""
         for peer in self._peers:
-            text = f"\n  peer {peer.index} at round {max(peer.commits, default=0)}{peer.last_words}; it "
-            text += f"is live; its log: {peer.directory / 'peer.log'}" if peer.is_live else "has ended: "
-            lines.append(text if peer.is_live else text + self.log(peer.index)[-LOG_TAIL:])
-        return "".join(lines)
+            whys = [line.event.why for line in peer.lines if isinstance(line.event, PeerStateChanged)]
+            text += f"\n  peer {peer.index} at round {max(peer.commits, default=0)}, {whys[-1:]}, "
+            text += f"is live in {peer.directory}" if peer.is_live else f"has ended: {self.log(peer.index)[-LOG_TAIL:]}"
+        return text

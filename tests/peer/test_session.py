@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dht.errors import BadInput, DeviceLost, Unreachable
 from peer import handshake
@@ -36,6 +37,7 @@ from peer.node.lifecycle.inputs_effects import (
 from peer.node.limits.desired_state import Intent
 from peer.node.limits.policy import Decision
 from peer.node.telemetry.reporter import Reporter
+from peer.parallel.cluster.home_suspicion import HomesLacking
 from peer.parallel.pipeline.home_group import HomeGone
 from peer.schema import ipc
 from peer.schema.events import AlertRaised, Event, PeerStateChanged, PenaltyImposed, RoundCommitted, RoundStarted
@@ -251,6 +253,19 @@ def test_a_life_in_a_cluster_ends_with_its_link(driven: Driven) -> None:
     driven.until(lambda: driven.error)
     assert isinstance(driven.error, HomeGone)
     assert driven.link.restarts == 0
+
+
+@pytest.mark.parametrize("is_lead", [False, True])
+def test_a_home_whose_lead_gives_it_no_layers_looks_for_others(driven: Driven, *, is_lead: bool) -> None:
+    """What a lead is told while its cluster forms says nothing of a cluster that has formed."""
+    cluster: Any = SimpleNamespace(is_lead=is_lead)
+    driven.session._cluster = cluster
+    driven.session.life = replace(driven.session.life, serves=not is_lead)
+    driven.meet()
+    driven.until(lambda: driven.has_told(ipc.Hello))
+    driven.say(ipc.HomesMissing(("lead",)), LinkLost())
+    driven.until(lambda: driven.error)
+    assert isinstance(driven.error, HomeGone if is_lead else HomesLacking)
 
 
 # ---- its owner ----

@@ -170,9 +170,9 @@ def trainer_input(message: ipc.AnyToLink, now: float, header_of: Callable[[bytes
             return Resumed(now)
         case ipc.StandsAt(anchor=anchor, state=state):
             return Applied(now, anchor, state)
-        case ipc.OpenLink() | ipc.ChangeLimits() | ipc.Hello() | ipc.LossMeasured() | ipc.Leave():
+        case ipc.OpenLink() | ipc.ChangeLimits() | ipc.Hello() | ipc.StartLooked() | ipc.LossMeasured() | ipc.Leave():
             return None
-        case ipc.AssignStages() | ipc.LayersHeld() | ipc.StartLooked() | ipc.SeekWork() | ipc.LookForHomes():
+        case ipc.AssignStages() | ipc.HomesExpelled() | ipc.LayersHeld() | ipc.SeekWork() | ipc.LookForHomes():
             return None
         case _:
             assert_never(message)

@@ -9,7 +9,7 @@ import asyncio
 import select
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 
@@ -96,6 +96,8 @@ class LinkEnd:
         """Called when the owner has changed something, whatever else is awaited."""
         self.on_stages: Callable[[ipc.Assignment], object] = lambda assignment: None
         """Called when a lead has assigned its homes, likewise."""
+        self.on_expelled: Callable[[Sequence[str]], object] = lambda homes: None
+        """Called with the homes that get no layers again of a lead, likewise."""
         self.on_work: Callable[[ipc.SeekWork], object] = lambda seek: None
         """Called with what a worker may offer, likewise."""
         self._is_lost = False
@@ -113,7 +115,7 @@ class LinkEnd:
         self.send(ipc.ReportEvent(type(event).__name__, asdict(event)))
 
     async def receive(self) -> ipc.AnyToLink:
-        """The next message except ChangeLimits, AssignStages and SeekWork, which go to `on_limits` and its like.
+        """The next message except those for which there is `on_limits` and its like.
         Raises LinkLost when the trainer has ended."""
         while not self._is_lost:
             try:
@@ -127,6 +129,8 @@ class LinkEnd:
                     self.on_limits(limits)
                 case ipc.AssignStages(assignment):
                     self.on_stages(assignment)
+                case ipc.HomesExpelled(homes):
+                    self.on_expelled(homes)
                 case ipc.SeekWork() as seek:
                     self.on_work(seek)
                 case _:

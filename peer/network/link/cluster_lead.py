@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dht.node import Node
@@ -46,6 +47,7 @@ class Offers:
         self._present: dict[str, _Present] = {}
         self._told: tuple[HomeOffer, ...] | None = None
         self._assignment: Assignment | None = None
+        self._expelled: frozenset[str] = frozenset()
         node.answer(ASK, self.answer)
 
     @property
@@ -61,6 +63,12 @@ class Offers:
         """From now on tell this assignment to all of its homes."""
         self._assignment = assignment
 
+    def expel(self, homes: Sequence[str]) -> None:
+        """From now on these count as absent, whatever they offer."""
+        self._expelled = frozenset(homes)
+        self._present = {peer: present for peer, present in self._present.items() if peer not in self._expelled}
+        self.look()
+
     async def answer(self, peer: str, request: bytes) -> bytes | None:
         """The answer to an authenticated peer. None for a peer that sends no offer, or too many wrong secrets."""
         try:
@@ -71,6 +79,9 @@ class Offers:
             if not WRONG.grant(peer, 1):
                 return None
             return pack_word(ClusterWord(refused="this cluster's lead knows another secret; ask for a new line"))
+        if peer in self._expelled:
+            text = "this cluster's lead found garbage in what this home sent, and gives it no layers until it restarts"
+            return pack_word(ClusterWord(refused=text))
         if peer not in self._present and len(self._present) >= MOST_HOMES:
             return pack_word(ClusterWord(refused="this cluster has more homes than it can use"))
         self._note(peer, offer)

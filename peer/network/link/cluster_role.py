@@ -207,7 +207,7 @@ async def leading(
     """The role of a lead; `found`: of a cluster of homes that found each other. An error beside it ends the block."""
     offers = Offers(node, pipe, invite)
     gate = FlowGate(node, end, invite, offers.lost)
-    role = LeadRole(node, pipe, gate, offers.assigned)
+    role, pipe.on_expelled = LeadRole(node, pipe, gate, offers.assigned), offers.expel
     places = None if found is None else OpenPlaces(node, pipe, notices, invite, found, offers)
     async with asyncio.TaskGroup() as tasks:
         running = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -29,8 +30,8 @@ class WorkSeeker:
         patience_s: float | None = None, upload_mbps: float = 0.0,
     ) -> None:  # fmt: skip
         """`assigned` is called with what it is to hold, whenever that changes. After `patience_s` without anything to
-        hold the trainer is told so; None: it waits for its lead for ever. `upload_mbps`: offered while the node knows
-        none of its own."""
+        hold, or once its lead refuses it, the trainer is told so; None: it waits for its lead for ever. `upload_mbps`:
+        offered while the node knows none of its own."""
         self._patience_s, self._upload_mbps = patience_s, upload_mbps
         self._node, self._pipe, self._invite, self._name = node, pipe, invite, name
         self._read_heads, self._assigned = read_heads, assigned
@@ -38,7 +39,7 @@ class WorkSeeker:
         self._is_known = asyncio.Event()
         """Set once its trainer has said what it may offer: no home is offered before."""
         pipe.on_work = self._know
-        self._epoch = 0
+        self._epoch, self._is_refused = 0, False
         self._missed = 0
         self._waits_for = ""
         """What the trainer was told last."""
@@ -48,8 +49,8 @@ class WorkSeeker:
         began_at = time.monotonic()
         while True:
             await self._ask()
-            waited_s = time.monotonic() - began_at
-            if self._patience_s is not None and not self._epoch and waited_s > self._patience_s:
+            is_late = not self._epoch and time.monotonic() - began_at > (self._patience_s or math.inf)
+            if self._patience_s is not None and (is_late or self._is_refused):
                 self._pipe.send(HomesMissing((self._invite.lead,)))
                 self._patience_s = None
             await asyncio.sleep(ASK_EVERY_S)
@@ -75,7 +76,7 @@ class WorkSeeker:
         except ValueError:
             await self._miss("the lead of the cluster leads none now")
             return
-        self._missed = 0
+        self._missed, self._is_refused = 0, bool(word.refused)
         if word.refused:
             self._wait(word.refused)
         elif word.assignment is None:

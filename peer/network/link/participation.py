@@ -256,14 +256,14 @@ class Participation:
                     self._publish_now.set()
                 case ipc.Leave(finished=finished):
                     return finished
-                case ipc.OpenLink() | ipc.ChangeLimits() | ipc.Hello():
+                case ipc.OpenLink() | ipc.ChangeLimits() | ipc.Hello() | ipc.StartLooked():
                     raise LinkLost  # said once, and before
                 case ipc.OfferContribution() | ipc.PausedAt() | ipc.StepsGoOn():
                     if not self._is_member:
                         continue  # its lead offers, and says when no step follows
                 case ipc.StandsAt():
                     pass
-                case ipc.AssignStages() | ipc.LayersHeld() | ipc.StartLooked() | ipc.SeekWork() | ipc.LookForHomes():
+                case ipc.AssignStages() | ipc.HomesExpelled() | ipc.LayersHeld() | ipc.SeekWork() | ipc.LookForHomes():
                     raise LinkLost  # heard elsewhere, or said before
                 case _:
                     assert_never(message)

@@ -29,6 +29,7 @@ from peer.schema.ipc import (
     Assignment,
     AssignStages,
     HomeOffer,
+    HomesExpelled,
     HomesMissing,
     HomesOffered,
     ReportEvent,
@@ -86,6 +87,8 @@ def assemble(
         return dealt_again(before, layout, suspicion.speeds.real([mine, *chosen]), next_epoch())
 
     session.say("JOINING", f"waiting for the other homes of this cluster, {settings.stages} in all")
+    if suspicion.expelled:
+        send(HomesExpelled(suspicion.expelled))
     assignment = _hear(inbox, session, dealt)
     remember(directory, assignment)
     send(AssignStages(assignment))

@@ -12,10 +12,11 @@ from peer.schema.ipc import HomeOffer
 
 
 class HomesLacking(Exception):
-    """Homes that found each other do not form a cluster: these did not come in time."""
+    """Homes that found each other do not form a cluster, or not with this one: `missing` did not come in time, or
+    refuses it. `why` in words."""
 
-    def __init__(self, missing: Sequence[str]) -> None:
-        super().__init__(f"{len(missing)} of the homes that found each other did not come")
+    def __init__(self, missing: Sequence[str], why: str = "") -> None:
+        super().__init__(why or f"{len(missing)} of the homes that found each other did not come")
         self.missing = tuple(missing)
 
 
@@ -30,6 +31,11 @@ class HomeSuspicion:
         self._accusations: set[frozenset[str]] = set()
         """The two homes of each."""
         self.speeds = HomeSpeeds()
+
+    @property
+    def expelled(self) -> tuple[str, ...]:
+        """The homes that get no layers again."""
+        return tuple(sorted(self._garbage))
 
     def note(self, gone: HomeGone) -> str:
         """Note the error that ended a life. Returns the consequence for that home in words; empty if there is none

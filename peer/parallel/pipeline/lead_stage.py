@@ -106,10 +106,8 @@ class LeadStage(StageDevice):
         super().__init__(spec, place, batches, device, micro, folder)
         self._require_all, self._silence_s, self._again_s = require_all, silence_s, again_s
         self._chance = random.SystemRandom()
-        self._tries, self._untried_steps = False, TRIAL_APART
-        """Whether the present step begins with trials, and the steps since the last: these homes were never tried."""
-        self._doubts = False
-        """Whether a loss was odd since the last trial."""
+        self._tries, self._untried_steps, self._doubts = False, TRIAL_APART, False
+        """Whether this step begins with trials; the steps since the last (never); whether a loss was odd since."""
         self._step_now = time.time_ns() // 1_000_000  # later than any of a life before this one
         self._in_hand: dict[int, Flight] = {}
         self._sweeps, self._flights = 0, 0
@@ -157,7 +155,6 @@ class LeadStage(StageDevice):
             self._share_matrix()
             if self._tries:
                 self._require_descent(whole)
-                self._doubts = False
             self._step_now += 1
             self._in_hand.clear()
             self._busy_s = 0.0
@@ -195,6 +192,7 @@ class LeadStage(StageDevice):
 
         The sequences read for this are read again.
         """
+        self._doubts = False
         read: list[Tensor] = []
         found: GarbageHome | None = None
         try:
@@ -277,14 +275,12 @@ class LeadStage(StageDevice):
 
     def _land(self, message: FlightBack, whole: int) -> float:
         """The flight's share of the loss; its gradient goes back through this stage. Raises GarbageHome."""
-        began, home = time.perf_counter(), self._place.behind
+        began, history = time.perf_counter(), self._histories[self._place.behind]
         tokens_BT = self._in_hand.pop(message.number).tokens_BT
         leaving = self._computed(plain(tokens_BT[:, :-1]), tokens_BT, message.number)
         gradient = self._gradient_back(message, leaving)
-        history = self._histories[home]
-        fault = history.fault_of(of_predicted(gradient, tokens_BT))
-        if fault is not None:
-            raise GarbageHome(home, f"returned {fault}")
+        if (fault := history.fault_of(of_predicted(gradient, tokens_BT))) is not None:
+            raise GarbageHome(self._place.behind, f"returned {fault}")
         if predicted_tokens(tokens_BT):
             self._doubts |= history.is_odd_loss(message.loss * step_scale([tokens_BT], whole))
         torch.autograd.backward(leaving, gradient)

@@ -114,6 +114,7 @@ EXAMPLES: dict[str, Any] = {
         ipc.StepsGoOn(),
         ipc.StandsAt(b"a" * 32, b"s" * 32),
         ipc.AssignStages(STAGES),
+        ipc.HomesExpelled(("bob",)),
         ipc.LayersHeld(0, 1),
         ipc.LookForHomes(8.0, 100.0, ("bob",)),
         ipc.HomesFound("alice", ("alice", "bob"), 100.0, "", 20.0),

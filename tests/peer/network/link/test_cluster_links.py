@@ -31,7 +31,9 @@ from peer.schema.ipc import (
     Assignment,
     AssignStages,
     HomeLost,
+    HomesExpelled,
     HomesFound,
+    HomesMissing,
     HomesOffered,
     SeekWork,
     SpecText,
@@ -247,6 +249,26 @@ async def test_who_has_another_secret_is_refused_in_one_line(place: Place) -> No
         assert refused.why == "this cluster's lead knows another secret; ask for a new line"
         worker = place.worker("w2", place.line)
         assemble(1, lead, worker)
+
+    await in_thread(story)
+
+
+async def test_an_expelled_home_makes_room_and_looks_for_others(place: Place) -> None:
+    """It is no longer one of those that came, so that another one may take its place; its trainer is told at once,
+    though it has a stage."""
+
+    def story() -> None:
+        lead, line = place.lead(), place.line
+        worker = place.finder("w1", HomesFound(line.lead, (line.lead, "w1"), 100.0, line.text(), 7.0))
+        assemble(1, lead, worker)
+        lead.restart()
+        lead.hear(HomesOffered, lambda said: len(said.homes) == 1)
+        lead.link.send(HomesExpelled((worker.me,)))
+        assert lead.hear(HomesOffered).homes == ()
+        assert "garbage" in worker.hear(Waiting, lambda said: "lead" in said.why and "found" in said.why).why
+        assert worker.hear(HomesMissing).missing == (line.lead,)
+        friend = place.worker("w2", line)
+        assemble(2, lead, friend)
 
     await in_thread(story)
 
