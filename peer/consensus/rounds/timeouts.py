@@ -197,19 +197,19 @@ def asks_at(state: State) -> float:
     quorum is ready, or while the ready peers have made too few steps together, it waits for the upper bound, which
     counts from its own submission: too few steps stop nothing. Peers that sit out are ready before others can be, and
     hurry nobody. Once they train again the upper bound counts for them, too, since the others may be gone.
+
+    What all have waited for counts from when it came: where it lay before, the turns of all coordinators would be over
+    at once, and all of them would begin.
     """
     first_at = _first_ready_at(state)
     mine_at = min(first_at, state.resumed_at) if sits_out(state, state.rules.me) else state.submitted_at
     latest = mine_at + state.rules.gather_s
-    ready = {state.rules.me, *state.ready_at, *(peer for peer in state.electorate if sits_out(state, peer))}
-    if len(ready) < quorum(state.electorate):
-        return latest
-    # A header counts the steps since its fragment's turn before, which are those of fewer rounds at the very start.
-    if steps_ready(state) < state.rules.min_steps * min(state.rules.fragments, state.head.round + 1):
+    enough_at = _enough_ready_at(state)
+    if enough_at == inf:
         return latest
     if state.deadlines.gather_s < state.rules.gather_s:
-        return min(latest, first_at + state.deadlines.gather_s)
-    late = (state.expected_by.get(peer, inf) for peer in state.electorate if peer not in ready)
+        return min(latest, max(first_at + state.deadlines.gather_s, enough_at))
+    late = (state.expected_by.get(peer, inf) for peer in state.electorate if peer not in _ready_at(state))
     # Who came last was waited for until then: the turns of later ballots count from there.
     return min(latest, max((first_at + FIRST_FLOOR_S, *state.ready_at.values(), *late)))
 
@@ -220,20 +220,37 @@ def begins_at(state: State) -> float:
     itself."""
     if state.header is not None:
         return asks_at(state)
-    first_at = min(state.ready_at.values(), default=state.stood_at)
-    is_quorum = len(state.ready_at) >= quorum(state.electorate)
-    return first_at + (state.deadlines.gather_s if is_quorum else state.rules.gather_s)
+    came = sorted(state.ready_at.values())
+    first_at, needed = min(came, default=state.stood_at), quorum(state.electorate)
+    if len(came) < needed:
+        return first_at + state.rules.gather_s
+    return max(first_at + state.deadlines.gather_s, came[needed - 1])
 
 
-def steps_ready(state: State) -> int:
-    """Inner steps that the voters ready for this anchor report together, up to what counts of each."""
-    mine = state.header.steps if state.header is not None else 0
-    others = (
-        said.steps
-        for peer, (said, _) in state.heard.items()
-        if peer != state.rules.me and said.anchor == state.head.anchor and said.ready and peer in state.electorate
-    )
-    return sum(min(steps, state.rules.steps_cap) for steps in (mine, *others))
+def _ready_at(state: State) -> dict[str, float]:
+    """When the voters that are ready were so, I among them; those that sit out always were."""
+    outside = {peer: -inf for peer in state.electorate if sits_out(state, peer)}
+    return {state.rules.me: state.submitted_at, **state.ready_at, **outside}
+
+
+def _enough_ready_at(state: State) -> float:
+    """When a quorum was ready that had made `min_steps` together; infinity before that."""
+    # A header counts the steps since its fragment's turn before, which are those of fewer rounds at the very start.
+    needed, steps = state.rules.min_steps * min(state.rules.fragments, state.head.round + 1), 0
+    came = sorted(_ready_at(state).items(), key=lambda item: item[1])
+    for count, (peer, at_s) in enumerate(came, 1):
+        steps += min(_steps_of(state, peer), state.rules.steps_cap)
+        if count >= quorum(state.electorate) and steps >= needed:
+            return at_s
+    return inf
+
+
+def _steps_of(state: State, peer: str) -> int:
+    """The inner steps that a ready voter reports for this anchor."""
+    if peer == state.rules.me:
+        return state.header.steps if state.header is not None else 0
+    said, _ = state.heard.get(peer, (None, 0.0))
+    return said.steps if said is not None and said.anchor == state.head.anchor and said.ready else 0
 
 
 def sits_out(state: State, peer: str) -> bool:

@@ -22,7 +22,7 @@ from peer.consensus.protocol.rules import Rules
 from peer.consensus.rounds.interface import Received, Submitted, Tick
 from peer.consensus.rounds.machine import step
 from peer.consensus.rounds.state import State
-from peer.consensus.rounds.timeouts import Deadlines, asks_at, steps_ready
+from peer.consensus.rounds.timeouts import Deadlines, asks_at
 from peer.node.lifecycle.inputs_effects import SpeedsHeard
 from peer.node.lifecycle.pace import Pace
 from peer.schema.ipc import AnyToLink, ReportProgress
@@ -224,7 +224,6 @@ def waiting(min_steps: int, *others: tuple[str, int], mine: int = 10) -> State:
 
 def test_a_round_waits_for_more_while_too_few_steps_are_made() -> None:
     """Two of three are ready, with 30 steps together."""
-    assert steps_ready(waiting(0, (SECOND, 20))) == 30
     assert asks_at(waiting(0, (SECOND, 20))) == asks_at(waiting(30, (SECOND, 20))) == 15.0
     assert asks_at(waiting(31, (SECOND, 20))) == 65.0
 
@@ -245,10 +244,10 @@ def test_where_all_are_ready_nobody_can_add_a_step() -> None:
 def test_what_one_peer_says_counts_no_more_than_a_round_may_hold() -> None:
     """And steps of one that still trains not at all."""
     state = waiting(0, (SECOND, 10**9))
-    state = replace(state, rules=replace(state.rules, steps_cap=40))
-    assert steps_ready(state) == 50
+    enough, too_few = (replace(state.rules, steps_cap=40, min_steps=needed) for needed in (50, 51))
+    assert (asks_at(replace(state, rules=enough)), asks_at(replace(state, rules=too_few))) == (15.0, 65.0)
     state, _ = step(state, says(THIRD, 15, ready=False))
-    assert steps_ready(state) == 50
+    assert asks_at(replace(state, rules=too_few)) == 65.0
 
 
 @pytest.mark.parametrize(
