@@ -271,10 +271,15 @@ def _gathered_s(spec: RunSpec, made_s: Sequence[float], step_s: Sequence[float],
     """
     half_made = [(made, each) for made, each in zip(made_s, step_s, strict=True) if asked_s < made <= 2 * asked_s]
     given_s = [min(math.ceil(asked_s / each) * each, made, asked_s + spec.round.ack_s) for made, each in half_made]
-    hurried_s = max([asked_s, *given_s])
-    patience_s = max(2 * DATA_FLOOR_S, spec.round.ack_s) + 2 * CONTROL_FLOOR_S  # where exchanges are short
-    taken_over_s = max(min(made_s) + patience_s, asked_s) + spec.round.stagger_s
+    hurried_s, taken_over_s = max([asked_s, *given_s]), _taken_over_s(spec, min(made_s), asked_s)
     return fmean(hurried_s if made <= asked_s else max(hurried_s, min(made, taken_over_s)) for made in made_s)
+
+
+def _taken_over_s(spec: RunSpec, first_s: float, asked_s: float) -> float:
+    """When the next coordinator takes over from one that is not ready (`timeouts.patience_s`), where exchanges are
+    short and the first peer is ready after `first_s`."""
+    patience_s = max(2 * DATA_FLOOR_S, spec.round.ack_s) + 2 * CONTROL_FLOOR_S
+    return max(first_s + patience_s, asked_s) + spec.round.stagger_s
 
 
 def _made_by(trained_s: float, part: float, step_s: float) -> float:
@@ -311,6 +316,7 @@ def _streaming(
     less = 0.5 if table.pace == "speed" and len(swarm) > 1 else 0.0
     made_s = [max(1.0, steps - less) * each for steps, each in zip(parts, step_s, strict=True)]
     asked_s = _asked_streaming_s(spec, made_s)
+    led_late_s = _led_late_s(spec, made_s, asked_s)
     made_s = [min(made, asked_s) for made in made_s]
     if table.pace == "time":
         periods_s = [
@@ -323,7 +329,7 @@ def _streaming(
             if held else max(made + phases.apply, agreed_s + each / 2 + phases.apply)
             for made, held, each in zip(made_s, held_s, step_s, strict=True)
         ]  # fmt: skip
-    round_s = max([*periods_s, float(table.min_round_s)])
+    round_s = max([*periods_s, float(table.min_round_s)]) + led_late_s
     exposed = tuple(min(round_s, phases.apply + held) for held in held_s)
     most = float(MOST * table.steps)
     steps = [min(most, (round_s - lost) / each) for lost, each in zip(exposed, step_s, strict=True)]
@@ -347,6 +353,15 @@ def _asked_streaming_s(spec: RunSpec, made_s: Sequence[float]) -> float:
         return _asked_s(spec, made_s)
     last = max(made_s) if spec.round.keep_rounds < KNOWN else sorted(made_s)[quorum(made_s) - 1]
     return min(max(min(made_s), spec.round.gather_s), last)
+
+
+def _led_late_s(spec: RunSpec, made_s: Sequence[float], asked_s: float) -> float:
+    """How much longer rounds are in the mean since peers that are late lead some. Such a round waits for its leader, or
+    until the next one takes over, which has then led as well. The others train on meanwhile, and are ready soon after
+    the next round has begun. The formula is ours, as that of `_gathered_s`."""
+    late_s, taken_over_s = [made for made in made_s if made > asked_s], _taken_over_s(spec, DATA_FLOOR_S, asked_s)
+    turns = len(made_s) - sum(made > taken_over_s for made in late_s)
+    return sum(max(0.0, min(made, taken_over_s) + DATA_FLOOR_S - 2 * asked_s) for made in late_s) / turns
 
 
 def _cost(

@@ -35,6 +35,7 @@ KNOWN_AFTER, ROUNDS = 8, 32
         pytest.param((0.5, 0.6, 0.7, 0.8), {"overlap": "streaming"}, id="all are in time and stream"),
         pytest.param((0.5, 0.5, 0.8), {"overlap": "streaming"}, id="two of three stream without the third"),
         pytest.param((0.5, 0.8), {"overlap": "streaming"}, id="both of two stream"),
+        pytest.param((0.3, 0.3, 1.8), {"overlap": "streaming", "max_train_s": 90.0}, id="a late one leads a stream"),
         pytest.param((1.0, 3.0), {"overlap": "streaming", "steps": 40}, id="one of two is asked for what it has"),
         pytest.param((0.5, 0.5, 0.6, 0.8, 2.5), {"pace": "speed"}, id="a share by speed"),
         pytest.param((0.5, 0.5, 0.6, 0.8, 2.5), {"pace": "speed", "overlap": "streaming"}, id="a share that streams"),
