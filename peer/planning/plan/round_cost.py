@@ -329,7 +329,7 @@ def _streaming(
             if held else max(made + phases.apply, agreed_s + each / 2 + phases.apply)
             for made, held, each in zip(made_s, held_s, step_s, strict=True)
         ]  # fmt: skip
-    round_s = max([*periods_s, float(table.min_round_s)]) + led_late_s
+    round_s = max(max(periods_s) + led_late_s, float(table.min_round_s))
     exposed = tuple(min(round_s, phases.apply + held) for held in held_s)
     most = float(MOST * table.steps)
     steps = [min(most, (round_s - lost) / each) for lost, each in zip(exposed, step_s, strict=True)]
