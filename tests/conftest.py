@@ -36,7 +36,7 @@ SWARMS_END = 0.8
 """Where in the run the last of them begins, so that nobody waits for it at the end."""
 LONGEST = (
     "test_dashboard", "test_limits", "test_two_friends", "test_three_peers", "test_keep", "test_trust", "test_demo",
-    "test_clusters", "test_join", "test_join_by_snapshot", "test_kill_each",
+    "test_clusters", "test_found_clusters", "test_join", "test_join_by_snapshot", "test_kill_each",
 )  # fmt: skip
 """Those of them that begin."""
 WORKERS_PER_CORE = 2.0
