@@ -195,14 +195,14 @@ def asks_at(state: State) -> float:
 
     Counted from the first peer that was ready, whichever it was: a fast coordinator must not hurry the others. Before a
     quorum is ready, or while the ready peers have made too few steps together, it waits for the upper bound, which
-    counts from its own submission: too few steps stop nothing. Peers that sit out are ready before others can be, and
-    hurry nobody. Once they train again the upper bound counts for them, too, since the others may be gone.
+    counts from the first that does not lie: too few steps stop nothing. Peers that sit out are ready before others can
+    be, and hurry nobody. Once they train again the upper bound counts for them, too, since the others may be gone.
 
     What all have waited for counts from when it came: where it lay before, the turns of all coordinators would be over
     at once, and all of them would begin.
     """
     first_at = _first_ready_at(state)
-    mine_at = min(first_at, state.resumed_at) if sits_out(state, state.rules.me) else state.submitted_at
+    mine_at = min(first_at, state.resumed_at) if sits_out(state, state.rules.me) else _honest_ready_at(state)
     latest = mine_at + state.rules.gather_s
     enough_at = _enough_ready_at(state)
     if enough_at == inf:
@@ -243,6 +243,14 @@ def _enough_ready_at(state: State) -> float:
         if count >= quorum(state.electorate) and steps >= needed:
             return at_s
     return inf
+
+
+def _honest_ready_at(state: State) -> float:
+    """When one more voter was ready than may lie, as far as is known; else when I was. All count from there alike,
+    whenever they were ready themselves: else those that came later would refuse the ballots of the first."""
+    came = sorted(at_s for at_s in _ready_at(state).values() if at_s > -inf)
+    liars = len(state.electorate) - quorum(state.electorate)
+    return came[liars] if len(came) > liars else state.submitted_at
 
 
 def _steps_of(state: State, peer: str) -> int:

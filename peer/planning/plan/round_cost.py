@@ -257,9 +257,12 @@ def _waiting(
 def _asked_s(spec: RunSpec, made_s: Sequence[float]) -> float:
     """When those who are not ready are asked for what they have: as `timeouts.asks_at` says, not before a quorum is
     ready or the longest wait is over."""
-    late_s = [made - min(made_s) for made in made_s]
-    of_quorum_s = sorted(late_s)[quorum(late_s) - 1]
-    return min(made_s) + max(gather_s(late_s, spec), min(spec.round.gather_s, of_quorum_s))
+    came_s, needed = sorted(made_s), quorum(made_s)
+    longest_s = came_s[len(came_s) - needed] + spec.round.gather_s
+    learned_s = gather_s([made - came_s[0] for made in made_s], spec)
+    if learned_s >= spec.round.gather_s:
+        return longest_s
+    return min(longest_s, max(came_s[0] + learned_s, came_s[needed - 1]))
 
 
 def _gathered_s(spec: RunSpec, made_s: Sequence[float], step_s: Sequence[float], asked_s: float) -> float:

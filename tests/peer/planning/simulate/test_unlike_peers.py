@@ -30,6 +30,7 @@ KNOWN_AFTER, ROUNDS = 8, 32
         pytest.param((0.5, 0.5, 0.5, 1.2, 1.2), {}, id="a quorum lacks one of two late ones"),
         pytest.param((*[0.5] * 4, 3.0, 3.0), {"max_train_s": 90.0}, id="a quorum comes late"),
         pytest.param((0.5, 3.0), {"max_train_s": 90.0}, id="both of two"),
+        pytest.param((1.7, 1.7, 6.0, 2.5, 1.0), {"max_train_s": 200.0, "gather_s": 30.0}, id="the longest wait ends"),
         pytest.param((0.5, 0.5, 3.0), {}, id="one of three is not waited for but where it leads"),
         pytest.param((0.5, 0.6, 0.7, 0.8), {}, id="all are in time"),
         pytest.param((0.5, 0.6, 0.7, 0.8), {"overlap": "streaming"}, id="all are in time and stream"),
@@ -47,7 +48,7 @@ KNOWN_AFTER, ROUNDS = 8, 32
 )
 def test_rounds_take_as_long_as_planned(step_s: tuple[float, ...], round: dict[str, Any], seed: int) -> None:
     """Within a tenth, on average after deadlines were learned."""
-    run = spec(gather_s=60.0, min_round_s=0, **round)
+    run = spec(**({"gather_s": 60.0, "min_round_s": 0} | round))
     machines = tuple(
         Machine(name=f"p{at}", step_s=each, upload_mbps=50.0, download_mbps=250.0) for at, each in enumerate(step_s)
     )
