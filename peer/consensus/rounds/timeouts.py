@@ -18,7 +18,7 @@ and the time their lines need for a model of this size; after one or two, the ar
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, inf
 from statistics import median
@@ -195,21 +195,22 @@ def asks_at(state: State) -> float:
 
     Counted from the first peer that was ready, whichever it was: a fast coordinator must not hurry the others. Before a
     quorum is ready, or while the ready peers have made too few steps together, it waits for the upper bound, which
-    counts from the first that does not lie: too few steps stop nothing. Peers that sit out are ready before others can
-    be, and hurry nobody. Once they train again the upper bound counts for them, too, since the others may be gone.
+    counts from its own submission, or from when one more voter was ready than may lie, if that was earlier: too few
+    steps stop nothing. Peers that sit out are ready before others can be, and hurry nobody. Once they train again the
+    upper bound counts for them, too, since the others may be gone.
 
     What all have waited for counts from when it came: where it lay before, the turns of all coordinators would be over
     at once, and all of them would begin.
     """
-    first_at = _first_ready_at(state)
-    mine_at = min(first_at, state.resumed_at) if sits_out(state, state.rules.me) else _honest_ready_at(state)
+    first_at, ready_at = _first_ready_at(state), _ready_at(state)
+    mine_at = min(first_at, state.resumed_at) if sits_out(state, state.rules.me) else _longest_from(state, ready_at)
     latest = mine_at + state.rules.gather_s
-    enough_at = _enough_ready_at(state)
+    enough_at = _enough_ready_at(state, ready_at)
     if enough_at == inf:
         return latest
     if state.deadlines.gather_s < state.rules.gather_s:
         return min(latest, max(first_at + state.deadlines.gather_s, enough_at))
-    late = (state.expected_by.get(peer, inf) for peer in state.electorate if peer not in _ready_at(state))
+    late = (state.expected_by.get(peer, inf) for peer in state.electorate if peer not in ready_at)
     # Who came last was waited for until then: the turns of later ballots count from there.
     return min(latest, max((first_at + FIRST_FLOOR_S, *state.ready_at.values(), *late)))
 
@@ -233,11 +234,11 @@ def _ready_at(state: State) -> dict[str, float]:
     return {state.rules.me: state.submitted_at, **state.ready_at, **outside}
 
 
-def _enough_ready_at(state: State) -> float:
+def _enough_ready_at(state: State, ready_at: Mapping[str, float]) -> float:
     """When a quorum was ready that had made `min_steps` together; infinity before that."""
     # A header counts the steps since its fragment's turn before, which are those of fewer rounds at the very start.
     needed, steps = state.rules.min_steps * min(state.rules.fragments, state.head.round + 1), 0
-    came = sorted(_ready_at(state).items(), key=lambda item: item[1])
+    came = sorted(ready_at.items(), key=lambda item: item[1])
     for count, (peer, at_s) in enumerate(came, 1):
         steps += min(_steps_of(state, peer), state.rules.steps_cap)
         if count >= quorum(state.electorate) and steps >= needed:
@@ -245,12 +246,12 @@ def _enough_ready_at(state: State) -> float:
     return inf
 
 
-def _honest_ready_at(state: State) -> float:
-    """When one more voter was ready than may lie, as far as is known; else when I was. All count from there alike,
-    whenever they were ready themselves: else those that came later would refuse the ballots of the first."""
-    came = sorted(at_s for at_s in _ready_at(state).values() if at_s > -inf)
+def _longest_from(state: State, ready_at: Mapping[str, float]) -> float:
+    """From when the longest wait counts for me: when I was ready, or when one more voter was than may lie, if that was
+    earlier. So who comes late follows the ballots of those that came first, and nobody can make the wait longer."""
+    came = sorted(at_s for at_s in ready_at.values() if at_s > -inf)
     liars = len(state.electorate) - quorum(state.electorate)
-    return came[liars] if len(came) > liars else state.submitted_at
+    return min([state.submitted_at, *came[liars : liars + 1]])
 
 
 def _steps_of(state: State, peer: str) -> int:

@@ -225,14 +225,14 @@ def waiting(min_steps: int, *others: tuple[str, int], mine: int = 10) -> State:
 def test_a_round_waits_for_more_while_too_few_steps_are_made() -> None:
     """Two of three are ready, with 30 steps together."""
     assert asks_at(waiting(0, (SECOND, 20))) == asks_at(waiting(30, (SECOND, 20))) == 15.0
-    assert asks_at(waiting(31, (SECOND, 20))) == 70.0
+    assert asks_at(waiting(31, (SECOND, 20))) == 65.0
 
 
 def test_too_few_steps_stop_nothing() -> None:
     """The longest wait that there is in any case ends this one, too."""
-    state, _ = step(waiting(1000, (SECOND, 20)), Tick(69.9))
+    state, _ = step(waiting(1000, (SECOND, 20)), Tick(64.9))
     assert state.lead is None
-    state, _ = step(state, Tick(70.0))
+    state, _ = step(state, Tick(65.0))
     assert state.lead is not None
 
 
@@ -245,9 +245,9 @@ def test_what_one_peer_says_counts_no_more_than_a_round_may_hold() -> None:
     """And steps of one that still trains not at all."""
     state = waiting(0, (SECOND, 10**9))
     enough, too_few = (replace(state.rules, steps_cap=40, min_steps=needed) for needed in (50, 51))
-    assert (asks_at(replace(state, rules=enough)), asks_at(replace(state, rules=too_few))) == (15.0, 70.0)
+    assert (asks_at(replace(state, rules=enough)), asks_at(replace(state, rules=too_few))) == (15.0, 65.0)
     state, _ = step(state, says(THIRD, 15, ready=False))
-    assert asks_at(replace(state, rules=too_few)) == 70.0
+    assert asks_at(replace(state, rules=too_few)) == 65.0
 
 
 @pytest.mark.parametrize(

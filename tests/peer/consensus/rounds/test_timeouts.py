@@ -131,17 +131,19 @@ def test_in_the_first_round_who_is_slow_is_waited_for_by_its_own_word() -> None:
     as long as the spec allows while one has not said so; at least 15 s from the first that was ready."""
     patient = replace(RULES, gather_s=600.0)
     state = state_of("p0", rules=patient, deadlines=caps(patient), submitted_at=10.0, ready_at={"p1": 12.0})
-    assert asks_at(state) == 612.0, "from the first of which one may not lie"
+    assert asks_at(state) == 610.0
     says = Heartbeat(HEAD.anchor, 0, 0, b"", False, 0, 0, False, train_s=70)
     state, _ = step(state, Received(20.0, "x", says))
-    assert asks_at(state) == 612.0, "a stranger"
+    assert asks_at(state) == 610.0, "a stranger"
     state, _ = step(state, Received(20.0, "p2", says))
     assert asks_at(state) == 20.0 + 3 * 70.0
     state, _ = step(state, Received(50.0, "p2", replace(says, train_s=700)))
     assert asks_at(state) == 20.0 + 3 * 70.0
     assert asks_at(replace(state, expected_by={"p2": 11.0})) == 10.0 + 15.0
     assert asks_at(replace(state, ready_at={})) == 610.0, "most are not ready"
-    assert asks_at(replace(state, rules=replace(state.rules, gather_s=60.0), deadlines=CAPS)) == 72.0
+    both = replace(state, ready_at={"p1": 4.0, "p2": 6.0})
+    assert asks_at(replace(both, rules=replace(RULES, min_steps=99))) == 6.0 + RULES.gather_s, "two were here before me"
+    assert asks_at(replace(state, rules=replace(state.rules, gather_s=60.0), deadlines=CAPS)) == 70.0
 
 
 def test_deadlines_of_known_arrivals() -> None:
