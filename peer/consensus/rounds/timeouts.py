@@ -238,8 +238,7 @@ def _enough_ready_at(state: State, ready_at: Mapping[str, float]) -> float:
     """When a quorum was ready that had made `min_steps` together; infinity before that."""
     # A header counts the steps since its fragment's turn before, which are those of fewer rounds at the very start.
     needed, steps = state.rules.min_steps * min(state.rules.fragments, state.head.round + 1), 0
-    came = sorted(ready_at.items(), key=lambda item: item[1])
-    for count, (peer, at_s) in enumerate(came, 1):
+    for count, (peer, at_s) in enumerate(sorted(ready_at.items(), key=lambda item: item[1]), 1):
         steps += min(_steps_of(state, peer), state.rules.steps_cap)
         if count >= quorum(state.electorate) and steps >= needed:
             return at_s
